@@ -1,0 +1,7 @@
+"""Game of 24: join four numbers with + - * / so that 24 remains, each number used once.
+
+- `rules`: exact arithmetic, the grammar of a step, and a solver that only tests and generators may use;
+- `puzzles`: the 1,362 solvable puzzles, ranked by difficulty;
+- `prompts`: what the proposing and the valuing model are asked, and how their answers are read;
+- `random_arm`: the same search without a model, the baseline every reported number stands next to.
+"""

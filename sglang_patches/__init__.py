@@ -1,0 +1,1 @@
+"""Everything that touches SGLang: hooks, one module per upstream module, listed in :mod:`sglang_patches.patches`."""
