@@ -140,7 +140,7 @@ def _after(numbers: Numbers, step: Step) -> Numbers:
     remaining = list(numbers)
     remaining.remove(step.left)
     remaining.remove(step.right)
-    return numbers_of([*remaining, step.result])
+    return tuple(sorted([*remaining, step.result]))
 
 
 def describe(numbers: Numbers, step: Step) -> str:
