@@ -1,0 +1,120 @@
+"""``python -m hive.launch_server``: SGLang's server with Hive's patches.
+
+Takes every flag of SGLang's own launcher plus the ``--hive-*`` group.  Without ``--model-path`` it serves the
+embedded model; without a GPU it picks settings that work on a CPU.  This is the only module of ``hive`` that
+touches SGLang, and it imports it late, so that a missing extra is a sentence and not a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+
+from hive.server_args import HiveServerArgs
+
+
+def cpu_defaults(argv: Sequence[str]) -> list[str]:
+    """Flags that make SGLang serve on a CPU, less those that ``argv`` sets itself."""
+    defaults = {
+        "--device": ["cpu"],
+        "--attention-backend": ["torch_native"],
+        "--disable-cuda-graph": [],
+        # The warm-up request costs seconds on a CPU and prepares nothing there.
+        "--skip-server-warmup": [],
+        # Without a bound SGLang sizes the KV pool by free memory: most of the machine's.
+        "--max-total-tokens": ["32768"],
+        "--max-running-requests": ["64"],
+    }
+    given = {argument.split("=", 1)[0] for argument in argv}
+    return [word for flag, values in defaults.items() if flag not in given for word in (flag, *values)]
+
+
+def split_args(argv: Sequence[str]) -> tuple[HiveServerArgs, list[str]]:
+    """Separate Hive's flags from SGLang's.
+
+    Raises:
+        SystemExit: status 2, after naming the flag and its rule on standard error.
+    """
+    parser = argparse.ArgumentParser(prog="python -m hive.launch_server", add_help=False, allow_abbrev=False)
+    HiveServerArgs.add_cli_args(parser)
+    namespace, rest = parser.parse_known_args(list(argv))
+    unknown = [word for word in rest if word.startswith("--hive-")]
+    if unknown:
+        parser.error(f"unknown flag {unknown[0]}; see python -m hive.launch_server --help")
+    try:
+        return HiveServerArgs.from_cli_args(namespace), rest
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def print_help() -> None:
+    """SGLang's flags, then Hive's group."""
+    from sglang.srt.server_args import ServerArgs
+
+    parser = argparse.ArgumentParser(
+        prog="python -m hive.launch_server",
+        description="SGLang's server with Hive's patches. Without --model-path it serves the embedded model.",
+    )
+    ServerArgs.add_cli_args(parser)
+    HiveServerArgs.add_cli_args(parser)
+    parser.print_help()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Start the server and serve until it is stopped.
+
+    Raises:
+        SystemExit: non-zero, after one clear message, when the server cannot start as asked.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    hive_args, rest = split_args(arguments)
+    if importlib.util.find_spec("sglang") is None:
+        raise SystemExit("hive: SGLang is not installed. Run: uv pip install 'hive[server]'")
+    hive_args.to_environment()
+
+    from sglang.srt.plugins import load_plugins
+
+    load_plugins()
+    if "--help" in rest or "-h" in rest:
+        print_help()
+        return
+
+    from sglang_patches import cpu_platform
+    from sglang_patches.plugin import PatchError, verify
+
+    try:
+        verify()
+    except PatchError as error:
+        raise SystemExit(f"hive: {error}") from None
+
+    given = {word.split("=", 1)[0] for word in rest}
+    if not given & {"--model-path", "--model", "--config"}:
+        from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
+
+        try:
+            rest += ["--model-path", str(ensure_embedded_model())]
+        except EmbeddedModelError as error:
+            raise SystemExit(f"hive: {error}") from None
+        if "--served-model-name" not in given:
+            rest += ["--served-model-name", "smollm2-135m-instruct"]
+    if "--sampling-backend" not in given:
+        rest += ["--sampling-backend", "hive"]
+    if cpu_platform.needed():
+        rest += cpu_defaults(rest)
+
+    from sglang.launch_server import run_server
+    from sglang.srt.server_args import prepare_server_args
+    from sglang.srt.utils import kill_process_tree
+
+    server_args = prepare_server_args(rest)
+    try:
+        run_server(server_args)
+    finally:
+        kill_process_tree(os.getpid(), include_parent=False)
+
+
+if __name__ == "__main__":
+    main()

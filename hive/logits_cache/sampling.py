@@ -1,0 +1,134 @@
+"""The sampler: one uniform number per (seed, position), inverse CDF over a fixed order of the tokens.
+
+The live server and replay call the same :func:`draw`, so a replayed token is by construction the token that the
+live sampler draws from the same row.  It does not depend on the rest of the batch, and it rarely needs more than
+the head of the distribution.  SGLang's own seeded sampler has none of these properties.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hive.logits_cache.head import Head
+
+_MASK = 2**64 - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def _mix(x: int) -> int:
+    """The finaliser of splitmix64: a bijection of 64-bit integers that changes half the bits for any change."""
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in [0, 1) with 53 random bits, a pure function of its arguments.
+
+    ``position`` is the index of the last token before the drawn one; ``seed`` may be any integer.
+    """
+    return (_mix((_mix(seed & _MASK) + (position + 1) * _GOLDEN) & _MASK) >> 11) * 2.0**-53
+
+
+def derive_seed(*parts: str | int) -> int:
+    """A seed in [0, 2**63) from what names a request: equal parts give equal seeds, on every rank and run."""
+    text = "\x1f".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRule:
+    """Temperature and truncation of one request, rounded to float32 as SGLang's batch tensors hold them.
+
+    ``top_k`` counts tokens (1 is greedy); ``top_p`` is the mass before which a token must start to be kept;
+    ``min_p`` is relative to the most likely token.  All three apply to the untruncated distribution, as in
+    SGLang ("joint" order).
+    """
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+
+    @classmethod
+    def of(cls, temperature: float, top_k: int, top_p: float, min_p: float) -> Self:
+        """The rule for a request's parameters, as given by the user."""
+        return cls(float(np.float32(temperature)), int(top_k), float(np.float32(top_p)), float(np.float32(min_p)))
+
+    @property
+    def truncates(self) -> bool:
+        return self.top_p < 1.0 or self.min_p > 0.0
+
+    @property
+    def greedy(self) -> bool:
+        return self.top_k <= 1
+
+
+def draw(head: Head, rule: SamplingRule, u: float) -> int | None:
+    """The token that ``u`` selects from the row behind ``head``; None when the head does not decide it.
+
+    Every answer is the one the whole row would give.  A complete head always answers.
+    """
+    if len(head.ids) == 0:
+        return None
+    if rule.greedy:
+        return int(head.ids[0])
+    weights = head.weights(rule.temperature)
+    cumulative = np.cumsum(weights)
+    low, high = head.normaliser_bounds(rule.temperature, weights)
+    index = _index(head, weights, cumulative, rule, u, low)
+    # The drawn index grows with the normaliser, so agreement at both bounds decides it in between.
+    if index is None or (high != low and index != _index(head, weights, cumulative, rule, u, high)):
+        return None
+    return int(head.ids[index])
+
+
+def _index(
+    head: Head,
+    weights: NDArray[np.float64],
+    cumulative: NDArray[np.float64],
+    rule: SamplingRule,
+    u: float,
+    normaliser: float,
+) -> int | None:
+    """The drawn position in the head if the row's weights add up to ``normaliser``; None if beyond or undecided."""
+    n = len(weights)
+    kept = n
+    inside = head.complete or rule.top_k <= n
+    if rule.top_k < n:
+        kept = rule.top_k
+    if rule.top_p < 1.0:
+        starts = cumulative - weights
+        nucleus = int(np.searchsorted(starts, rule.top_p * normaliser, side="right"))
+        inside = inside or nucleus < n or cumulative[-1] > rule.top_p * normaliser
+        kept = min(kept, nucleus)
+    if rule.min_p > 0.0:
+        likely = int(np.searchsorted(-weights, -rule.min_p, side="right"))
+        inside = inside or likely < n
+        kept = min(kept, likely)
+    if inside:
+        mass = float(cumulative[kept - 1])
+        return min(int(np.searchsorted(cumulative[:kept], u * mass, side="right")), kept - 1)
+    if rule.top_k < head.support or rule.truncates:
+        # The cut lies in the tail: the kept mass is known only to lie between the head's and the whole.
+        first = int(np.searchsorted(cumulative, u * float(cumulative[-1]), side="right"))
+        if first != int(np.searchsorted(cumulative, u * normaliser, side="right")):
+            return None
+        return first if first < n else None
+    index = int(np.searchsorted(cumulative, u * normaliser, side="right"))
+    return index if index < n else None
+
+
+def draw_live(head: Head, row: NDArray[np.float32], rule: SamplingRule, u: float) -> int:
+    """The live sampler: the head where it decides, the whole row (float32, ``[vocabulary]``) otherwise."""
+    token = draw(head, rule, u)
+    if token is not None:
+        return token
+    token = draw(Head.of_row(row, rule.temperature), rule, u)
+    assert token is not None, "a complete head decides every draw"
+    return token

@@ -1,0 +1,106 @@
+"""Hive's own server flags: one dataclass, one argparse group, one environment variable.
+
+SGLang's scheduler processes are spawned, not forked: they learn Hive's settings from
+:data:`ENVIRONMENT_VARIABLE`, which ``hive.launch_server`` sets before the first of them starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+ENVIRONMENT_VARIABLE = "HIVE_SERVER_ARGS"
+
+
+def _flag(default: Any, help: str, **argparse_options: Any) -> Any:
+    return field(default=default, metadata={"help": help, **argparse_options})
+
+
+def parse_bytes(text: str) -> int:
+    """``"512M"``, ``"2G"``, ``"1048576"`` to bytes (binary units).
+
+    Raises:
+        ValueError: when the text is no positive size.
+    """
+    units = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+    number, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
+    size = int(float(number) * unit)
+    if size <= 0:
+        raise ValueError(f"expected a positive size such as 512M or 2G, got {text!r}")
+    return size
+
+
+@dataclass(frozen=True)
+class HiveServerArgs:
+    """What ``python -m hive.launch_server`` takes beside SGLang's flags (``--hive-`` + the field's name)."""
+
+    logits_cache: bool = _flag(
+        True,
+        "Keep the distributions that requests were sampled from and replay sampling over them when a state is "
+        "asked for again (default: on).",
+        action=argparse.BooleanOptionalAction,
+    )
+    logits_cache_bytes: int = _flag(
+        2**30,
+        "Host memory for the Logits Cache, e.g. 512M or 4G (default: 1G).",
+        type=parse_bytes,
+        metavar="BYTES",
+    )
+    logits_cache_head: int = _flag(
+        512,
+        "Most likely tokens kept per distribution at the most (default: 512). Draws outside them go to the model.",
+        type=int,
+        metavar="TOKENS",
+    )
+    max_agents: int = _flag(
+        1024,
+        "Agents that are told apart in statistics; later names are counted together as 'other' (default: 1024).",
+        type=int,
+        metavar="N",
+    )
+    max_header_bytes: int = _flag(
+        16384,
+        "Largest accepted size of all headers of one request (default: 16384).",
+        type=int,
+        metavar="BYTES",
+    )
+
+    def __post_init__(self) -> None:
+        for name, low in (("logits_cache_bytes", 1), ("logits_cache_head", 1), ("max_agents", 1), ("max_header_bytes", 1024)):
+            if getattr(self, name) < low:
+                raise ValueError(f"--hive-{name.replace('_', '-')} must be at least {low}, got {getattr(self, name)}")
+
+    @classmethod
+    def add_cli_args(cls, parser: argparse.ArgumentParser) -> None:
+        """Add the flags to a parser, in a group of their own."""
+        group = parser.add_argument_group("Hive")
+        for item in fields(cls):
+            options = dict(item.metadata)
+            group.add_argument(f"--hive-{item.name.replace('_', '-')}", dest=f"hive_{item.name}", default=item.default, **options)
+
+    @classmethod
+    def from_cli_args(cls, namespace: argparse.Namespace) -> Self:
+        """Read the flags back.
+
+        Raises:
+            ValueError: naming the flag and its rule.
+        """
+        return cls(**{item.name: getattr(namespace, f"hive_{item.name}") for item in fields(cls)})
+
+    def to_environment(self) -> None:
+        """Hand the settings to this process and the ones it starts."""
+        os.environ[ENVIRONMENT_VARIABLE] = json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def in_environment(cls) -> bool:
+        """Whether this process was started by ``hive.launch_server``."""
+        return ENVIRONMENT_VARIABLE in os.environ
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """The settings of the server this process belongs to."""
+        return cls(**json.loads(os.environ[ENVIRONMENT_VARIABLE]))

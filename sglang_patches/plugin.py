@@ -1,0 +1,64 @@
+"""Entry point ``sglang.srt.plugins``: registers the hooks of the table, and checks that they took.
+
+SGLang calls :func:`activate` in the launching process before arguments are parsed and again in every scheduler
+process.  It only logs a plugin that fails, so :func:`verify` is called where a failure can stop the start:
+by ``hive.launch_server`` and at the end of ``Scheduler.__init__``.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from hive.server_args import HiveServerArgs
+from sglang_patches import cpu_platform
+from sglang_patches.patches import PATCHES, SUPPORTED_SGLANG, Patch
+
+
+class PatchError(RuntimeError):
+    """A hook did not apply, or this SGLang is not the one the hooks were written for."""
+
+
+def active_patches() -> tuple[Patch, ...]:
+    """The patches this process needs.
+
+    Without ``hive.launch_server`` (no settings in the environment) an installed Hive leaves SGLang stock:
+    only the CPU platform's own repairs apply, and those only where that platform is active.
+    """
+    groups = {"cpu"} if cpu_platform.needed() else set()
+    if HiveServerArgs.in_environment():
+        groups.add("hive")
+    return tuple(patch for patch in PATCHES if patch.group in groups)
+
+
+def activate() -> None:
+    """Register every active patch, and Hive's sampler, with SGLang."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for patch in active_patches():
+        module, _, name = patch.hook.partition(":")
+        hook = getattr(importlib.import_module(f"sglang_patches.{module}"), name)
+        HookRegistry.register(patch.target, hook, HookType(patch.kind))
+    if HiveServerArgs.in_environment():
+        from sglang_patches.sampler import register
+
+        register()
+
+
+def verify() -> None:
+    """Check that every active patch was applied by SGLang.
+
+    Raises:
+        PatchError: naming the version or the symbols at fault.
+    """
+    import sglang
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    if sglang.__version__ != SUPPORTED_SGLANG:
+        raise PatchError(
+            f"SGLang {sglang.__version__} is installed; this Hive supports exactly {SUPPORTED_SGLANG}. "
+            f"Run: uv pip install 'sglang=={SUPPORTED_SGLANG}'"
+        )
+    lost = [patch for patch in active_patches() if patch.target not in HookRegistry._patched]
+    if lost:
+        lines = "\n".join(f"  {patch.target} ({patch.kind}): {patch.breaks}" for patch in lost)
+        raise PatchError(f"{len(lost)} of Hive's hooks did not apply to SGLang:\n{lines}")
