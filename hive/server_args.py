@@ -70,9 +70,16 @@ class HiveServerArgs:
     )
 
     def __post_init__(self) -> None:
-        for name, low in (("logits_cache_bytes", 1), ("logits_cache_head", 1), ("max_agents", 1), ("max_header_bytes", 1024)):
+        for name, low in (
+            ("logits_cache_bytes", 1),
+            ("logits_cache_head", 1),
+            ("max_agents", 1),
+            ("max_header_bytes", 1024),
+        ):
             if getattr(self, name) < low:
-                raise ValueError(f"--hive-{name.replace('_', '-')} must be at least {low}, got {getattr(self, name)}")
+                raise ValueError(
+                    f"--hive-{name.replace('_', '-')} must be at least {low}, got {getattr(self, name)}"
+                )
 
     @classmethod
     def add_cli_args(cls, parser: argparse.ArgumentParser) -> None:
@@ -80,7 +87,12 @@ class HiveServerArgs:
         group = parser.add_argument_group("Hive")
         for item in fields(cls):
             options = dict(item.metadata)
-            group.add_argument(f"--hive-{item.name.replace('_', '-')}", dest=f"hive_{item.name}", default=item.default, **options)
+            group.add_argument(
+                f"--hive-{item.name.replace('_', '-')}",
+                dest=f"hive_{item.name}",
+                default=item.default,
+                **options,
+            )
 
     @classmethod
     def from_cli_args(cls, namespace: argparse.Namespace) -> Self:

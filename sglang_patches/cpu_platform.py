@@ -19,7 +19,9 @@ from sglang.srt.platforms.interface import SRTPlatform
 def needed() -> bool:
     """Whether this machine needs the plugin: no accelerator, and SGLang's own CPU engine not asked for."""
     return not (
-        torch.cuda.is_available() or torch.xpu.is_available() or os.getenv("SGLANG_USE_CPU_ENGINE", "0") == "1"
+        torch.cuda.is_available()
+        or torch.xpu.is_available()
+        or os.getenv("SGLANG_USE_CPU_ENGINE", "0") == "1"
     )
 
 

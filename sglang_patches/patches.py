@@ -34,6 +34,9 @@ class Patch:
     """``cpu``: applied wherever the CPU platform is active; ``hive``: only under ``hive.launch_server``."""
 
 
+_MANAGERS = "sglang.srt.managers."
+_SCHEDULER = _MANAGERS + "scheduler.Scheduler."
+_WEIGHTS = _MANAGERS + "scheduler_components.weight_updater.SchedulerWeightUpdaterManager."
 _XGRAMMAR = "sglang.srt.constrained.xgrammar_backend."
 
 PATCHES: tuple[Patch, ...] = (
@@ -63,5 +66,104 @@ PATCHES: tuple[Patch, ...] = (
         "Upstream raises for devices that are not CUDA-like.",
         "Grammar-constrained requests crash the scheduler on a CPU.",
         "cpu",
+    ),
+    Patch(
+        "sglang.srt.server_args.ServerArgs._handle_cpu_backends",
+        "around",
+        "server_args:around_handle_cpu_backends",
+        ("self",),
+        "Upstream overrides --sampling-backend on a CPU.",
+        "Hive's sampler and the Logits Cache do not run on a CPU.",
+    ),
+    Patch(
+        "sglang.srt.entrypoints.http_server._setup_and_run_http_server",
+        "before",
+        "http_server:before_setup_and_run_http_server",
+        ("server_args", "tokenizer_manager"),
+        "The /hive routes, and the door that checks requests.",
+        "/hive/* answers 404, and a bad request can kill the scheduler.",
+    ),
+    Patch(
+        _MANAGERS + "tokenizer_manager.TokenizerManager.generate_request",
+        "around",
+        "tokenizer_manager:around_generate_request",
+        ("self", "obj", "request"),
+        "Answers say what was done, in meta_info.hive.",
+        "meta_info.hive is missing.",
+    ),
+    Patch(
+        _SCHEDULER + "__init__",
+        "after",
+        "scheduler:after_init",
+        ("self", "server_args"),
+        "Hive's state in the scheduler process, and the check that no hook was lost there.",
+        "The scheduler fails at the first request.",
+    ),
+    Patch(
+        _SCHEDULER + "_add_request_to_queue",
+        "around",
+        "scheduler:around_add_request_to_queue",
+        ("self", "req", "is_retracted"),
+        "Replay: the request is validated and clamped, but not queued yet.",
+        "The Logits Cache never serves a token, and agents have no counts.",
+    ),
+    Patch(
+        _SCHEDULER + "process_batch_result",
+        "around",
+        "scheduler:around_process_batch_result",
+        ("self", "batch", "result"),
+        "Recording: rows are matched to requests as their outputs grow.",
+        "The Logits Cache stays empty, and agents have no counts.",
+    ),
+    Patch(
+        _SCHEDULER + "flush_cache",
+        "after",
+        "scheduler:after_flush_cache",
+        ("self",),
+        "A flush empties the Logits Cache, too.",
+        "/flush_cache leaves the Logits Cache warm.",
+    ),
+    Patch(
+        _SCHEDULER + "get_internal_state",
+        "after",
+        "scheduler:after_get_internal_state",
+        ("self", "recv_req"),
+        "/server_info shows Hive's counters.",
+        "Hive's counters are missing from /server_info.",
+    ),
+    Patch(
+        _SCHEDULER + "handle_dumper_control",
+        "around",
+        "scheduler:around_handle_dumper_control",
+        ("self", "recv_req"),
+        "The one typed IPC message that carries JSON both ways carries Hive's control plane.",
+        "/hive/* fails.",
+    ),
+    *(
+        Patch(
+            _WEIGHTS + f"update_weights_from_{source}",
+            "after",
+            "scheduler:after_update_weights",
+            ("self", "recv_req"),
+            "New weights make every kept distribution wrong.",
+            "Replay serves tokens of the old weights.",
+        )
+        for source in ("disk", "distributed", "tensor", "ipc")
+    ),
+    Patch(
+        _MANAGERS + "schedule_batch.ScheduleBatch.prepare_for_extend",
+        "after",
+        "schedule_batch:after_prepare_for_extend",
+        ("self",),
+        "A replayed request's cached tokens stay within its prompt.",
+        "cached_tokens can exceed prompt_tokens.",
+    ),
+    Patch(
+        "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo.from_schedule_batch",
+        "after",
+        "sampling_batch_info:after_from_schedule_batch",
+        ("cls", "batch"),
+        "Every request has a seed, without --enable-deterministic-inference.",
+        "The sampler has no seeds and every request fails.",
     ),
 )

@@ -34,7 +34,13 @@ class Head:
     normalisers: Mapping[float, float]
 
     @classmethod
-    def select(cls, ids: NDArray[np.int64], logits: NDArray[np.float32], support: int, normalisers: Mapping[float, float]) -> Self:
+    def select(
+        cls,
+        ids: NDArray[np.int64],
+        logits: NDArray[np.float32],
+        support: int,
+        normalisers: Mapping[float, float],
+    ) -> Self:
         """A head from the top-k entries of a row, in any order.
 
         Top-k picks arbitrarily among entries tied with the last one, so unless everything finite is there, those

@@ -8,6 +8,7 @@ the head of the distribution.  SGLang's own seeded sampler has none of these pro
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -58,7 +59,9 @@ class SamplingRule:
     @classmethod
     def of(cls, temperature: float, top_k: int, top_p: float, min_p: float) -> Self:
         """The rule for a request's parameters, as given by the user."""
-        return cls(float(np.float32(temperature)), int(top_k), float(np.float32(top_p)), float(np.float32(min_p)))
+        return cls(
+            float(np.float32(temperature)), int(top_k), float(np.float32(top_p)), float(np.float32(min_p))
+        )
 
     @property
     def truncates(self) -> bool:
@@ -124,11 +127,13 @@ def _index(
     return index if index < n else None
 
 
-def draw_live(head: Head, row: NDArray[np.float32], rule: SamplingRule, u: float) -> int:
-    """The live sampler: the head where it decides, the whole row (float32, ``[vocabulary]``) otherwise."""
+def draw_live(head: Head, row: Callable[[], NDArray[np.float32]], rule: SamplingRule, u: float) -> int:
+    """The live sampler: the head where it decides, the whole row (float32, ``[vocabulary]``) otherwise.
+
+    ``row`` is called only when needed: on a GPU it is a copy of the whole row to the host.
+    """
     token = draw(head, rule, u)
-    if token is not None:
-        return token
-    token = draw(Head.of_row(row, rule.temperature), rule, u)
+    if token is None:
+        token = draw(Head.of_row(row(), rule.temperature), rule, u)
     assert token is not None, "a complete head decides every draw"
     return token

@@ -1,0 +1,1 @@
+"""Who the requests belong to: agents, their sessions, and what each has cost."""

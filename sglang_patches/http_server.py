@@ -1,0 +1,103 @@
+"""Hook on ``_setup_and_run_http_server``: the ``/hive`` routes and the door.
+
+The routes guard themselves as SGLang's own do: they are ordinary routes of its app, so an API key covers them;
+those that change something accept the admin key as SGLang's control routes do (``ADMIN_OPTIONAL``).
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated, Any
+
+from fastapi import APIRouter, HTTPException, Path
+from pydantic import BaseModel, ConfigDict, Field
+
+NAME_PATTERN = r"^[A-Za-z0-9._:/@-]+$"
+from sglang_patches.scheduler import CONTROL_PREFIX
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN, min_length=1, max_length=128)]
+
+
+class AgentRegistration(BaseModel):
+    """Body of ``POST /hive/agents``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Name
+    description: str = Field(default="", max_length=1024)
+
+
+def before_setup_and_run_http_server(
+    server_args: Any, tokenizer_manager: Any, *_args: Any, **_kwargs: Any
+) -> None:
+    """Add the routes and the door before the server listens."""
+    from sglang.srt.entrypoints.http_server import app
+
+    app.include_router(router(tokenizer_manager))
+
+
+def router(tokenizer_manager: Any) -> APIRouter:
+    """The ``/hive`` routes over a running tokenizer manager."""
+    routes = APIRouter(prefix="/hive")
+
+    async def control(operation: str, **body: Any) -> list[dict[str, Any]]:
+        """Ask every scheduler (one per data-parallel rank) and collect their answers."""
+        from sglang.srt.managers.io_struct import DumperControlReqInput
+
+        message = DumperControlReqInput(method=CONTROL_PREFIX + operation, body=body)
+        answers = await tokenizer_manager.dumper_control(message)
+        return [part for answer in answers for part in answer.response]
+
+    @routes.post("/agents")
+    async def register_agent(registration: AgentRegistration) -> dict[str, Any]:
+        await control("register", name=registration.name, description=registration.description)
+        return registration.model_dump()
+
+    @routes.get("/agents")
+    async def list_agents() -> dict[str, Any]:
+        return {"agents": merge_ranks(await control("stats"))["agents"]}
+
+    @routes.delete("/sessions/{session}")
+    async def end_session(
+        session: Annotated[str, Path(pattern=NAME_PATTERN, min_length=1, max_length=128)],
+    ) -> dict[str, Any]:
+        counts = [part["requests"] for part in await control("end_session", session=session)]
+        known = [count for count in counts if count is not None]
+        if not known:
+            raise HTTPException(404, f"session {session!r} is not known: it sent no request, or it has ended")
+        return {"session": session, "requests": sum(known)}
+
+    @routes.get("/stats")
+    async def stats() -> dict[str, Any]:
+        return {"version": version("hive"), **merge_ranks(await control("stats"))}
+
+    return routes
+
+
+def merge_ranks(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Add up the summaries of data-parallel ranks: numbers are summed, dicts and agents merged by name."""
+    merged: dict[str, Any] = {}
+    for part in parts:
+        merged = _add(merged, part)
+    return merged
+
+
+def _add(left: Any, right: Any) -> Any:
+    match left, right:
+        case dict(), dict():
+            both = {**left, **right}
+            return {
+                key: _add(left[key], right[key]) if key in left and key in right else both[key]
+                for key in both
+            }
+        case list(), list():
+            by_name: dict[str, Any] = {}
+            for item in [*left, *right]:
+                by_name[item["name"]] = _add(by_name[item["name"]], item) if item["name"] in by_name else item
+            return list(by_name.values())
+        case bool(), bool():
+            return left or right
+        case int() | float(), int() | float():
+            return left + right
+        case _:
+            return left

@@ -1,0 +1,59 @@
+"""Hive's Prometheus metrics, written by the scheduler into SGLang's multi-process registry (``/metrics``)."""
+
+from __future__ import annotations
+
+from hive.logits_cache.cache import LogitsCache
+
+
+class SchedulerMetrics:
+    """Counters by agent and gauges of the Logits Cache.
+
+    Agent names are bounded by the registry, which folds those past its limit into one.
+    """
+
+    def __init__(self) -> None:
+        # Imported late: prometheus_client fixes its mode at import, and SGLang sets the directory before.
+        from prometheus_client import Counter, Gauge
+
+        def counter(name: str, text: str) -> Counter:
+            return Counter(f"hive_{name}", text, ["agent"])
+
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"hive_logits_cache_{name}", text, multiprocess_mode="livesum")
+
+        self._requests = counter("requests", "Requests finished.")
+        self._prompt = counter("prompt_tokens", "Prompt tokens.")
+        self._cached = counter("cached_tokens", "Prompt tokens found in the radix cache.")
+        self._generated = counter("tokens_generated", "Output tokens computed by the model.")
+        self._replayed = counter("tokens_replayed", "Output tokens served by the Logits Cache.")
+        self._bytes = gauge("bytes", "Host memory in use.")
+        self._nodes = gauge("nodes", "States kept.")
+        self._lookups = gauge("lookups", "Requests looked up since start.")
+        self._hits = gauge("hits", "Lookups that replayed at least one token since start.")
+        self._evicted = gauge("evicted_nodes", "States evicted since start.")
+        self._bypassed = Gauge(
+            "hive_logits_cache_bypassed",
+            "Requests that took no part since start, by reason.",
+            ["reason"],
+            multiprocess_mode="livesum",
+        )
+
+    def finished(self, agent: str, prompt: int, *, cached_tokens: int, generated: int, replayed: int) -> None:
+        """Count a request that ended."""
+        self._requests.labels(agent).inc()
+        self._prompt.labels(agent).inc(prompt)
+        self._cached.labels(agent).inc(cached_tokens)
+        self._generated.labels(agent).inc(generated)
+        self._replayed.labels(agent).inc(replayed)
+
+    def cache(self, cache: LogitsCache | None) -> None:
+        """Show the state of the Logits Cache."""
+        if cache is None:
+            return
+        self._bytes.set(cache.trie.nbytes)
+        self._nodes.set(len(cache.trie))
+        self._lookups.set(cache.statistics.lookups)
+        self._hits.set(cache.statistics.hits)
+        self._evicted.set(cache.trie.evicted_nodes)
+        for reason, count in cache.statistics.bypassed.items():
+            self._bypassed.labels(reason).set(count)
