@@ -6,15 +6,17 @@ those that change something accept the admin key as SGLang's control routes do (
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, HTTPException, Path
+from fastapi import APIRouter, HTTPException
 from pydantic import BaseModel, ConfigDict, Field
 
-NAME_PATTERN = r"^[A-Za-z0-9._:/@-]+$"
 from sglang_patches.scheduler import CONTROL_PREFIX
 
+T = TypeVar("T")
+NAME_PATTERN = r"^[A-Za-z0-9._:/@-]+$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN, min_length=1, max_length=128)]
 
 
@@ -49,7 +51,9 @@ def router(tokenizer_manager: Any) -> APIRouter:
         return [part for answer in answers for part in answer.response]
 
     @routes.post("/agents")
-    async def register_agent(registration: AgentRegistration) -> dict[str, Any]:
+    @auth_level(AuthLevel.ADMIN_OPTIONAL)
+    async def register_agent(request: Request) -> dict[str, Any]:
+        registration = checked(AgentRegistration.model_validate_json, await request.body())
         await control("register", name=registration.name, description=registration.description)
         return registration.model_dump()
 
@@ -57,10 +61,10 @@ def router(tokenizer_manager: Any) -> APIRouter:
     async def list_agents() -> dict[str, Any]:
         return {"agents": merge_ranks(await control("stats"))["agents"]}
 
-    @routes.delete("/sessions/{session}")
-    async def end_session(
-        session: Annotated[str, Path(pattern=NAME_PATTERN, min_length=1, max_length=128)],
-    ) -> dict[str, Any]:
+    @routes.delete("/sessions/{session:path}")
+    @auth_level(AuthLevel.ADMIN_OPTIONAL)
+    async def end_session(session: str) -> dict[str, Any]:
+        checked(TypeAdapter(Name).validate_python, session)
         counts = [part["requests"] for part in await control("end_session", session=session)]
         known = [count for count in counts if count is not None]
         if not known:
@@ -72,6 +76,19 @@ def router(tokenizer_manager: Any) -> APIRouter:
         return {"version": version("hive"), **merge_ranks(await control("stats"))}
 
     return routes
+
+
+def checked(validate: Callable[[Any], T], data: Any) -> T:
+    """Run a pydantic validator over untrusted data.
+
+    Raises:
+        HTTPException: status 400, naming each field at fault and its rule, in one line.
+    """
+    try:
+        return validate(data)
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, item['loc'])) or 'value'}: {item['msg']}" for item in error.errors())
+        raise HTTPException(400, "; ".join(problems)) from None
 
 
 def merge_ranks(parts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -92,6 +92,14 @@ PATCHES: tuple[Patch, ...] = (
         "meta_info.hive is missing.",
     ),
     Patch(
+        "sglang.srt.entrypoints.openai.serving_completions.OpenAIServingCompletion._build_completion_response",
+        "after",
+        "serving_completions:after_build_completion_response",
+        ("self", "request", "ret", "created"),
+        "Upstream drops meta_info on /v1/completions.",
+        "/v1/completions does not say what was done.",
+    ),
+    Patch(
         _SCHEDULER + "__init__",
         "after",
         "scheduler:after_init",

@@ -108,6 +108,11 @@ def select_heads(logits: torch.Tensor, temperatures: torch.Tensor, size: int) ->
     ``temperatures`` is float32 ``[batch, 1]``; each head knows its row's normaliser at its temperature.
     """
     values, ids = logits.topk(min(size, logits.shape[1]), dim=-1)
+    if not bool(torch.isfinite(values[:, 0]).all()):
+        # Overflow in the model (NaN sorts first), or a grammar with no way on: one bad row must not stop the rest.
+        torch.nan_to_num_(logits, nan=-torch.inf, posinf=torch.finfo(logits.dtype).max, neginf=-torch.inf)
+        logits[logits.amax(dim=-1) == -torch.inf] = 0.0
+        values, ids = logits.topk(min(size, logits.shape[1]), dim=-1)
     weights = torch.exp((logits - values[:, :1]) / temperatures)
     normalisers = weights.sum(dim=-1, dtype=torch.float64).tolist()
     supports = (logits > -torch.inf).sum(dim=-1).tolist()
@@ -119,4 +124,4 @@ def select_heads(logits: torch.Tensor, temperatures: torch.Tensor, size: int) ->
 
 
 def _host_row(logits: torch.Tensor, index: int) -> NDArray[np.float32]:
-    return logits[index].float().cpu().numpy()  # type: ignore[no-any-return]
+    return logits[index].float().cpu().numpy()
