@@ -108,6 +108,8 @@ class Head:
     def trimmed(self, tail_mass: float, limit: int) -> Self:
         """The shortest head that leaves out at most ``tail_mass`` of the distribution at T = 1 (or at the only
         known temperature, if warmer), and at most ``limit`` tokens long."""
+        if not len(self.ids):
+            return self
         temperature = max((1.0, *self.normalisers))
         weights = self.weights(temperature)
         total = self.normaliser_bounds(temperature, weights)[1]

@@ -1,0 +1,147 @@
+"""Replay against a toy model: the cache must never change what a request would have got."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hive.logits_cache.cache import CachedRequest, LogitsCache
+from hive.logits_cache.head import Head
+from hive.logits_cache.replay import Stop
+from hive.logits_cache.sampling import SamplingRule, derive_seed, draw_live, uniform
+
+VOCABULARY = 12
+EOS = 0
+ALL = 1 << 30
+
+
+class ToyModel:
+    """Logits are a pure function of the tokens so far; counts its forward passes."""
+
+    def __init__(self, head_size: int) -> None:
+        self.head_size = head_size
+        self.passes = 0
+
+    def row(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        self.passes += 1
+        rng = np.random.default_rng(derive_seed(*tokens))
+        return (rng.normal(size=VOCABULARY) * 2).astype(np.float32)
+
+    def head(self, row: NDArray[np.float32], temperature: float) -> Head:
+        whole = Head.of_row(row, temperature)
+        picked = np.argsort(-row, kind="stable")[: self.head_size]
+        return Head.select(picked.astype(np.int64), row[picked], whole.support, whole.normalisers)
+
+
+def serve(
+    model: ToyModel, cache: LogitsCache | None, prompt: list[int], rule: SamplingRule, seed: int, length: int
+) -> tuple[list[int], int]:
+    """What a server does with one request; its output, and how much of it was replayed."""
+    output: list[int] = []
+
+    def take(token: int) -> bool:
+        output.append(token)
+        return token != EOS and len(output) < length
+
+    request = CachedRequest("m", rule, seed, prompt)
+    replayed = 0
+    if cache is not None:
+        outcome = cache.replay(request, take)
+        replayed = outcome.tokens
+        if outcome.stop is Stop.FINISHED:
+            return output, replayed
+    going = True
+    while going:
+        row = model.row([*prompt, *output])
+        head = model.head(row, rule.temperature)
+        index = len(output)
+        token = draw_live(head, lambda row=row: row, rule, uniform(seed, len(prompt) + index - 1))  # type: ignore[misc]
+        going = take(token)
+        if cache is not None:
+            cache.record(request, index, head)
+    if cache is not None:
+        cache.write_back(request, output)
+    return output, replayed
+
+
+requests = st.lists(
+    st.tuples(
+        st.sampled_from([[1], [1, 2], [3]]),
+        st.sampled_from([0.3, 0.7, 1.0]),
+        st.sampled_from([1, 4, ALL]),
+        st.sampled_from([0.6, 1.0]),
+        st.integers(0, 5),
+        st.integers(1, 12),
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(requests, st.sampled_from([2, 5, 12]), st.sampled_from([10**6, 15_000]))
+def test_outputs_with_and_without_the_cache_are_the_same(
+    traffic: list[tuple[list[int], float, int, float, int, int]], head_size: int, capacity: int
+) -> None:
+    cache = LogitsCache(capacity, head_size)
+    for prompt, temperature, top_k, top_p, seed, length in traffic:
+        rule = SamplingRule.of(temperature, top_k, top_p, 0.0)
+        plain, _ = serve(ToyModel(head_size), None, prompt, rule, seed, length)
+        cached, _ = serve(ToyModel(head_size), cache, prompt, rule, seed, length)
+        assert cached == plain
+        cache.trie.check_integrity()
+
+
+def test_a_repeated_request_never_reaches_the_model() -> None:
+    model, cache = ToyModel(VOCABULARY), LogitsCache(10**6, VOCABULARY)
+    rule = SamplingRule.of(0.7, ALL, 1.0, 0.0)
+    first, _ = serve(model, cache, [1, 2], rule, 3, 10)
+    passes = model.passes
+    again, replayed = serve(model, cache, [1, 2], rule, 3, 10)
+    assert again == first
+    assert replayed == len(first)
+    assert model.passes == passes
+    assert cache.statistics.served_whole == 1
+
+
+def test_replay_crosses_into_branches_that_other_requests_explored() -> None:
+    model, cache = ToyModel(VOCABULARY), LogitsCache(10**7, VOCABULARY)
+    rule = SamplingRule.of(1.0, ALL, 1.0, 0.0)
+    outputs = [serve(model, cache, [4], rule, seed, 12)[0] for seed in range(200)]
+    known = {tuple(output[: i + 1]) for output in outputs for i in range(len(output))}
+    fresh, replayed = serve(model, cache, [4], rule, 10**6, 12)
+    longest = max(i + 1 for i in range(len(fresh)) if i == 0 or tuple(fresh[:i]) in known)
+    assert replayed >= min(longest, len(fresh)) - 1
+    assert replayed > 1
+
+
+def test_a_flush_forgets_and_disowns_requests_in_flight() -> None:
+    cache = LogitsCache(10**6, VOCABULARY)
+    model = ToyModel(VOCABULARY)
+    rule = SamplingRule.of(0.7, ALL, 1.0, 0.0)
+    serve(model, cache, [1], rule, 1, 5)
+    in_flight = CachedRequest("m", rule, 2, [9])
+    cache.replay(in_flight, lambda token: True)
+    cache.record(in_flight, 0, model.head(model.row([9]), rule.temperature))
+    cache.flush()
+    cache.write_back(in_flight, [5])
+    assert len(cache.trie) == 0
+    assert cache.trie.nbytes == 0
+
+
+def test_the_summary_counts_what_happened() -> None:
+    cache = LogitsCache(10**6, VOCABULARY)
+    rule = SamplingRule.of(0.7, ALL, 1.0, 0.0)
+    first, _ = serve(ToyModel(VOCABULARY), cache, [1], rule, 1, 5)
+    serve(ToyModel(VOCABULARY), cache, [1], rule, 1, 5)
+    cache.bypass("logprobs")
+    summary = cache.summary()
+    assert summary["lookups"] == 2
+    assert summary["hits"] == 1
+    assert summary["tokens_replayed"] == len(first) == summary["tokens_recorded"]
+    assert summary["stops"] == {"unknown": 1, "finished": 1}
+    assert summary["bypassed"] == {"logprobs": 1}

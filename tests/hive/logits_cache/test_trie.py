@@ -1,0 +1,122 @@
+"""The trie: what it finds, what it forgets, and that its books always balance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from hive.logits_cache.head import Head
+from hive.logits_cache.trie import LogitsTrie, PrefixHash
+
+
+def head(size: int = 4, temperature: float = 1.0) -> Head:
+    return Head(np.arange(size, dtype=np.int32), -np.arange(size, dtype=np.float32), 99, {temperature: 2.0})
+
+
+def digest(namespace: str, *tokens: int) -> bytes:
+    return PrefixHash(namespace, tokens).digest()
+
+
+def test_every_prefix_of_an_output_is_a_state() -> None:
+    trie = LogitsTrie(10**6)
+    assert trie.insert("m", [1, 2], [3, 4], {0: head(), 1: head()}) == 2
+    assert trie.find(digest("m", 1, 2)) is not None
+    inside = trie.find(digest("m", 1, 2, 3))
+    assert inside is not None
+    assert trie.find(digest("m", 1, 2, 3, 4)) is None, "nobody drew from there"
+    assert trie.find(digest("m", 1, 2)).child(3) is inside  # type: ignore[union-attr]
+
+
+def test_namespaces_share_nothing() -> None:
+    trie = LogitsTrie(10**6)
+    trie.insert("tenant-a", [1], [2], {0: head()})
+    assert trie.find(digest("tenant-b", 1)) is None
+
+
+def test_a_hole_ends_the_path() -> None:
+    trie = LogitsTrie(10**6)
+    assert trie.insert("m", [1], [2, 3, 4], {0: head(), 2: head()}) == 1
+    assert trie.find(digest("m", 1, 2, 3)) is None
+
+
+def test_a_replayed_prefix_is_extended_by_what_the_model_added() -> None:
+    trie = LogitsTrie(10**6)
+    trie.insert("m", [1], [2, 3], {0: head(), 1: head()})
+    assert trie.insert("m", [1], [2, 3, 4], {2: head()}) == 1
+    assert trie.find(digest("m", 1, 2)).child(3) is trie.find(digest("m", 1, 2, 3))  # type: ignore[union-attr]
+
+
+def test_branches_meet_at_their_common_state() -> None:
+    trie = LogitsTrie(10**6)
+    trie.insert("m", [1], [2, 3], {0: head(), 1: head()})
+    trie.insert("m", [1], [5, 3], {0: head(), 1: head()})
+    root = trie.find(digest("m", 1))
+    assert root is not None
+    assert set(root.children or {}) == {2, 5}
+
+
+def test_a_second_temperature_adds_its_normaliser() -> None:
+    trie = LogitsTrie(10**6)
+    trie.insert("m", [1], [2], {0: head(temperature=1.0)})
+    trie.insert("m", [1], [2], {0: head(temperature=0.5)})
+    node = trie.find(digest("m", 1))
+    assert node is not None
+    assert set(node.head.normalisers) == {1.0, 0.5}
+    trie.check_integrity()
+
+
+def test_tips_of_the_least_recently_used_path_go_first() -> None:
+    trie = LogitsTrie(10**6)
+    trie.insert("m", [1], [2, 3], {0: head(), 1: head()})
+    trie.insert("m", [9], [8, 7], {0: head(), 1: head()})
+    trie.touch([trie.find(digest("m", 1)), trie.find(digest("m", 1, 2))])  # type: ignore[list-item]
+    trie.capacity_bytes = trie.nbytes - 1
+    trie.insert("m", [1], [2, 3], {})
+    assert trie.find(digest("m", 9, 8)) is None
+    assert trie.find(digest("m", 9)) is not None
+    assert len(trie) == 3
+    assert trie.evicted_nodes == 1
+
+
+def test_a_budget_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="capacity_bytes"):
+        LogitsTrie(0)
+
+
+class TrieMachine(RuleBasedStateMachine):
+    """Random traffic over few tokens, so that paths share, diverge, rejoin and are evicted in the middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trie = LogitsTrie(12_000)
+
+    tokens = st.lists(st.integers(0, 2), min_size=1, max_size=6)
+
+    @rule(prompt=tokens, output=tokens, holes=st.sets(st.integers(0, 5)), size=st.integers(1, 40))
+    def write(self, prompt: list[int], output: list[int], holes: set[int], size: int) -> None:
+        heads = {i: head(size) for i in range(len(output)) if i not in holes}
+        self.trie.insert("m", prompt, output, heads)
+
+    @rule(prompt=tokens)
+    def read(self, prompt: list[int]) -> None:
+        node = self.trie.find(digest("m", *prompt))
+        path = []
+        while node is not None:
+            path.append(node)
+            node = next(iter((node.children or {}).values()), None)
+        self.trie.touch(path)
+
+    @rule()
+    def flush(self) -> None:
+        self.trie.clear()
+
+    @invariant()
+    def books_balance(self) -> None:
+        self.trie.check_integrity()
+
+
+TestTrieMachine = TrieMachine.TestCase
+TestTrieMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,69 @@
+"""Flags of the server: what is accepted, what is refused, and how."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from hive.launch_server import cpu_defaults, split_args
+from hive.server_args import ENVIRONMENT_VARIABLE, HiveServerArgs, parse_bytes
+
+
+def test_hive_flags_are_split_from_sglangs() -> None:
+    args, rest = split_args(["--port", "1", "--hive-logits-cache-bytes", "2M", "--model-path", "m"])
+    assert args.logits_cache_bytes == 2 * 2**20
+    assert rest == ["--port", "1", "--model-path", "m"]
+
+
+def test_the_logits_cache_can_be_switched_off() -> None:
+    assert not split_args(["--no-hive-logits-cache"])[0].logits_cache
+    assert split_args([])[0].logits_cache
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--hive-logits-cache-bytes", "-5"], "logits-cache-bytes"),
+        (["--hive-logits-cache-bytes", "many"], "logits-cache-bytes"),
+        (["--hive-logits-cache-head", "0"], "--hive-logits-cache-head must be at least 1"),
+        (["--hive-max-agents", "x"], "--hive-max-agents"),
+        (["--hive-nonsense"], "unknown flag --hive-nonsense"),
+    ],
+)
+def test_a_bad_flag_is_named_and_ends_the_start(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        split_args(argv)
+    assert stopped.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "size"), [("1024", 1024), ("1K", 1024), ("2g", 2**31), ("0.5M", 2**19)])
+def test_sizes_are_read_in_binary_units(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+def test_settings_travel_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
+    assert not HiveServerArgs.in_environment()
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, "")
+    args = HiveServerArgs(logits_cache_head=7)
+    args.to_environment()
+    assert HiveServerArgs.from_environment() == args
+
+
+def test_help_shows_a_group_for_hive() -> None:
+    parser = argparse.ArgumentParser()
+    HiveServerArgs.add_cli_args(parser)
+    text = parser.format_help()
+    assert "Hive:" in text
+    assert "--hive-logits-cache-bytes" in text
+
+
+def test_cpu_defaults_give_way_to_what_was_asked_for() -> None:
+    flags = cpu_defaults(["--max-total-tokens=100", "--device", "cpu"])
+    assert "--max-total-tokens" not in flags
+    assert "--device" not in flags
+    assert flags[flags.index("--attention-backend") + 1] == "torch_native"

@@ -1,0 +1,45 @@
+"""The table of hooks against the installed SGLang: every symbol exists and takes the parameters we rely on."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+
+sglang = pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hive[server]'")
+
+from sglang_patches.patches import PATCHES, SUPPORTED_SGLANG, Patch  # noqa: E402
+
+
+def ids(patch: Patch) -> str:
+    return patch.target.removeprefix("sglang.srt.")
+
+
+def test_the_installed_sglang_is_the_supported_one() -> None:
+    assert sglang.__version__ == SUPPORTED_SGLANG
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=ids)
+def test_the_upstream_symbol_takes_the_parameters(patch: Patch) -> None:
+    owner_path, _, name = patch.target.rpartition(".")
+    owner = pkgutil.resolve_name(owner_path)
+    symbol = inspect.getattr_static(owner, name)
+    function = symbol.__func__ if isinstance(symbol, classmethod | staticmethod) else symbol
+    parameters = tuple(inspect.signature(function).parameters)
+    assert parameters[: len(patch.parameters)] == patch.parameters
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=ids)
+def test_the_hook_exists_and_says_what_it_does(patch: Patch) -> None:
+    module, _, name = patch.hook.partition(":")
+    hook = getattr(importlib.import_module(f"sglang_patches.{module}"), name)
+    assert inspect.getdoc(hook)
+    assert patch.why.endswith(".")
+    assert patch.breaks.endswith(".")
+
+
+def test_no_symbol_is_hooked_twice() -> None:
+    targets = [patch.target for patch in PATCHES]
+    assert len(targets) == len(set(targets))
