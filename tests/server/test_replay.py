@@ -33,7 +33,7 @@ def ask(
     **params: Any,
 ) -> Any:
     hive = {"replay": replay, **(tag or {})}
-    params = {"max_new_tokens": 24, "temperature": 0.7, "custom_params": {"hive": hive}, **params}
+    params = {"max_new_tokens": 16, "temperature": 0.7, "custom_params": {"hive": hive}, **params}
     answer = client.post("/generate", json={"text": text, "sampling_params": params})
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -58,15 +58,14 @@ RULES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", RULES)
 def test_outputs_with_and_without_the_cache_are_the_same(exact: httpx.Client, name: str) -> None:
     replayed = 0
-    for text in PROMPTS[:2]:
-        for seed in (1, 2, 3, 1):
-            plain = ask(exact, text, "off", sampling_seed=seed, **RULES[name])
-            cached = ask(exact, text, sampling_seed=seed, **RULES[name])
-            assert cached["output_ids"] == plain["output_ids"]
-            assert cached["text"] == plain["text"]
-            assert cached["meta_info"]["finish_reason"] == plain["meta_info"]["finish_reason"]
-            assert plain["meta_info"]["hive"]["tokens_replayed"] == 0
-            replayed += cached["meta_info"]["hive"]["tokens_replayed"]
+    for seed in (1, 2, 3, 1):
+        plain = ask(exact, PROMPTS[0], "off", sampling_seed=seed, **RULES[name])
+        cached = ask(exact, PROMPTS[0], sampling_seed=seed, **RULES[name])
+        assert cached["output_ids"] == plain["output_ids"]
+        assert cached["text"] == plain["text"]
+        assert cached["meta_info"]["finish_reason"] == plain["meta_info"]["finish_reason"]
+        assert plain["meta_info"]["hive"]["tokens_replayed"] == 0
+        replayed += cached["meta_info"]["hive"]["tokens_replayed"]
     assert replayed > 0
 
 
@@ -95,7 +94,7 @@ def test_requests_without_a_seed_differ_and_samples_of_a_state_repeat(exact: htt
 
 def test_tenants_share_no_rows(exact: httpx.Client) -> None:
     text = "A prompt that only this test sends"
-    for tenant, replayed in (("a", 0), ("a", 24), ("b", 0)):
+    for tenant, replayed in (("a", 0), ("a", 16), ("b", 0)):
         done = ask(exact, text, tag={"tenant": tenant}, sampling_seed=4, ignore_eos=True)["meta_info"]["hive"]
         assert done["tokens_replayed"] == replayed
 
