@@ -27,6 +27,8 @@ class AgentRegistration(BaseModel):
 
     name: Name
     description: str = Field(default="", max_length=1024)
+    session: Name | None = None
+    """The run that announces the agent; it counts as active from now on."""
 
 
 def before_setup_and_run_http_server(
@@ -53,7 +55,7 @@ def router(tokenizer_manager: Any) -> APIRouter:
     @routes.post("/agents")
     async def register_agent(request: Request) -> dict[str, Any]:
         registration = checked(AgentRegistration.model_validate_json, await request.body())
-        await control("register", name=registration.name, description=registration.description)
+        await control("register", **registration.model_dump(exclude_none=True))
         return registration.model_dump()
 
     @routes.get("/agents")

@@ -282,7 +282,7 @@ def around_handle_dumper_control(
 def _control(state: SchedulerState, operation: str, body: dict[str, Any]) -> dict[str, Any]:
     """One control message; bodies come from :mod:`sglang_patches.http_server`, which checked them."""
     if operation == "register":
-        state.agents.register(body["name"], body.get("description", ""))
+        state.agents.register(body["name"], body.get("description", ""), body.get("session"))
         return {}
     if operation == "end_session":
         return {"requests": state.agents.end_session(body["session"])}

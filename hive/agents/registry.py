@@ -49,9 +49,11 @@ class AgentRegistry:
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self.sessions_ended = 0
 
-    def register(self, name: str, description: str = "") -> AgentProfile:
+    def register(self, name: str, description: str = "", session: str | None = None) -> AgentProfile:
         """Announce an agent (again): a program's first message to the server."""
         profile = self.profile(name)
+        if session is not None:
+            self._session(session)
         if profile.name == name:
             profile.registered = True
             profile.description = description or profile.description
@@ -73,11 +75,7 @@ class AgentRegistry:
         profile.requests += 1
         profile.prompt_tokens += prompt_tokens
         if session is not None:
-            known = self._sessions.setdefault(session, Session(session))
-            known.requests += 1
-            self._sessions.move_to_end(session)
-            if len(self._sessions) > self._max_sessions:
-                self._sessions.popitem(last=False)
+            self._session(session).requests += 1
 
     def left(self, agent: str | None, *, cached_tokens: int, generated: int, replayed: int) -> None:
         """Count a request that ended, however it ended."""
@@ -85,6 +83,14 @@ class AgentRegistry:
         profile.cached_tokens += cached_tokens
         profile.tokens_generated += generated
         profile.tokens_replayed += replayed
+
+    def _session(self, session: str) -> Session:
+        """A session by its name, now the most recently used."""
+        known = self._sessions.setdefault(session, Session(session))
+        self._sessions.move_to_end(session)
+        if len(self._sessions) > self._max_sessions:
+            self._sessions.popitem(last=False)
+        return known
 
     def end_session(self, session: str) -> int | None:
         """Forget a session; the number of its requests, or None if it is not known."""

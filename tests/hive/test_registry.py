@@ -47,3 +47,10 @@ def test_sessions_end_once_and_the_oldest_is_forgotten_first() -> None:
     assert registry.end_session("a") == 2
     assert registry.end_session("a") is None
     assert registry.summary()["sessions"] == {"active": 1, "ended": 1}
+
+
+def test_a_registered_session_is_active_before_its_first_request() -> None:
+    registry = AgentRegistry(max_agents=2)
+    registry.register("x", session="run-1")
+    assert registry.summary()["sessions"] == {"active": 1, "ended": 0}
+    assert registry.end_session("run-1") == 0

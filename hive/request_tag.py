@@ -1,0 +1,138 @@
+"""Who sent a request, and for which state: the tag that travels with it.
+
+In a body the tag is ``custom_params.hive``, a flat dict of scalars; ``x-hive-*`` headers mirror it and win.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, cast
+
+NAME_PATTERN = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")
+MAX_SAMPLE = 2**31 - 1
+REPLAY_MODES = ("stepwise", "off")
+BODY_FIELD = "custom_params.hive"
+HEADER_PREFIX = "x-hive-"
+
+_ECHO_CHARACTERS = 80
+
+
+class RequestError(ValueError):
+    """A request that must not reach the engine: names the field at fault and its rule in one sentence."""
+
+    def __init__(self, field: str, rule: str) -> None:
+        super().__init__(f"{field} {rule}")
+        self.field = field
+        self.rule = rule
+
+
+def shown(value: Any) -> str:
+    """An untrusted value as it may appear in a message: escaped, and short however large it is."""
+    if isinstance(value, str):
+        text = repr(value[:_ECHO_CHARACTERS])
+    elif isinstance(value, bool | float | None):
+        text = repr(value)
+    elif isinstance(value, int):
+        # Python refuses to print integers of more than 4300 digits.
+        text = repr(value) if value.bit_length() <= 256 else f"an integer of {value.bit_length()} bits"
+    else:
+        # The repr of a container is as large as the container: a request of megabytes must not be rendered.
+        return f"{_JSON_TYPES.get(type(value), type(value).__name__)} of {len(value)}" if _sized(value) else "an object"
+    return text if len(text) <= _ECHO_CHARACTERS else f"{text[: _ECHO_CHARACTERS - 1]}…"
+
+
+_JSON_TYPES = {list: "a list", dict: "an object"}
+
+
+def _sized(value: Any) -> bool:
+    return hasattr(value, "__len__")
+
+
+@dataclass(frozen=True)
+class RequestTag:
+    """The tag; a field that the request did not set is None."""
+
+    agent: str | None = None
+    session: str | None = None
+    state: str | None = None
+    sample: int | None = None
+    replay: Literal["stepwise", "off"] | None = None
+    tenant: str | None = None
+
+    @classmethod
+    def parse(cls, mapping: Any, field: str = BODY_FIELD) -> RequestTag:
+        """Read the tag of a body.  ``field`` is what a message calls it.
+
+        Raises:
+            RequestError: naming the field and its rule, when a key is unknown or a value malformed.
+        """
+        if not isinstance(mapping, Mapping):
+            raise RequestError(field, f"must be an object, got {shown(mapping)}")
+        return cls(**{key: _checked(f"{field}.{shown_key(key)}", key, value) for key, value in mapping.items()})
+
+    def to_dict(self) -> dict[str, str | int]:
+        """Only the fields that are set."""
+        return {name: value for name in _FIELDS if (value := getattr(self, name)) is not None}
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, name) is not None for name in _FIELDS)
+
+
+_FIELDS = tuple(item.name for item in fields(RequestTag))
+EMPTY_TAG = RequestTag()
+
+
+def shown_key(key: Any) -> str:
+    """A key of an untrusted object as part of a field's path."""
+    text = key if isinstance(key, str) else repr(key)
+    return text if NAME_PATTERN.fullmatch(text) else shown(text)
+
+
+def _checked(field: str, name: Any, value: Any) -> Any:
+    """One value of the tag, checked by the rule of its name."""
+    match name:
+        case "agent" | "session" | "state" | "tenant":
+            if not (isinstance(value, str) and NAME_PATTERN.fullmatch(value)):
+                rule = "must be 1 to 128 characters of A-Z, a-z, 0-9 and ._:/@-"
+                raise RequestError(field, f"{rule}, got {shown(value)}")
+        case "sample":
+            if type(value) is not int or not 0 <= value <= MAX_SAMPLE:
+                raise RequestError(field, f"must be an integer between 0 and {MAX_SAMPLE}, got {shown(value)}")
+        case "replay":
+            if value not in REPLAY_MODES:
+                raise RequestError(field, f"must be 'stepwise' or 'off', got {shown(value)}")
+        case _:
+            raise RequestError(field, f"is unknown, the fields are {', '.join(_FIELDS)}")
+    return value
+
+
+def tag_from_headers(headers: Iterable[tuple[bytes, bytes]]) -> RequestTag:
+    """Read the tag of raw ASGI headers: pairs of bytes, names in lower case.
+
+    Raises:
+        RequestError: naming the header and its rule, when it is unknown, malformed or given twice.
+    """
+    found: dict[str, Any] = {}
+    for raw_name, raw_value in headers:
+        if not raw_name.startswith(_HEADER_PREFIX_BYTES):
+            continue
+        header = raw_name.decode("latin-1")
+        name = header.removeprefix(HEADER_PREFIX)
+        value: str | int = raw_value.decode("latin-1").strip()
+        if name in found:
+            raise RequestError(shown_key(header), "must not be given twice")
+        if name == "sample" and _DECIMAL.fullmatch(cast(str, value)):
+            value = int(value)
+        found[name] = _checked(shown_key(header), name, value)
+    return RequestTag(**found) if found else EMPTY_TAG
+
+
+_HEADER_PREFIX_BYTES = HEADER_PREFIX.encode()
+_DECIMAL = re.compile(r"[0-9]{1,10}", re.ASCII)
+
+
+def merge(body_tag: RequestTag, header_tag: RequestTag) -> RequestTag:
+    """One tag of two: field by field, headers win."""
+    return RequestTag(**{**body_tag.to_dict(), **header_tag.to_dict()})  # type: ignore[arg-type]
