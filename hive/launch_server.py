@@ -55,7 +55,7 @@ def print_help() -> None:
     from sglang.srt.server_args import ServerArgs
 
     parser = argparse.ArgumentParser(
-        prog="python -m hive.launch_server",
+        usage="python -m hive.launch_server [FLAGS]",
         description="SGLang's server with Hive's patches. Without --model-path it serves the embedded model.",
     )
     ServerArgs.add_cli_args(parser)
