@@ -30,24 +30,22 @@ class RequestError(ValueError):
 
 def shown(value: Any) -> str:
     """An untrusted value as it may appear in a message: escaped, and short however large it is."""
-    if isinstance(value, str):
-        text = repr(value[:_ECHO_CHARACTERS])
-    elif isinstance(value, bool | float | None):
-        text = repr(value)
-    elif isinstance(value, int):
-        # Python refuses to print integers of more than 4300 digits.
-        text = repr(value) if value.bit_length() <= 256 else f"an integer of {value.bit_length()} bits"
-    else:
-        # The repr of a container is as large as the container: a request of megabytes must not be rendered.
-        return f"{_JSON_TYPES.get(type(value), type(value).__name__)} of {len(value)}" if _sized(value) else "an object"
+    match value:
+        case str():
+            text = repr(value[:_ECHO_CHARACTERS])
+        case int() if value.bit_length() > 256:
+            # Python refuses to print integers of thousands of digits.
+            return f"an integer of {value.bit_length()} bits"
+        # The repr of a container is as large as the container, and a body may have megabytes.
+        case list():
+            return f"a list of {len(value)}"
+        case dict():
+            return f"an object of {len(value)}"
+        case None | bool() | int() | float():
+            text = repr(value)
+        case _:
+            return f"a value of type {type(value).__name__}"
     return text if len(text) <= _ECHO_CHARACTERS else f"{text[: _ECHO_CHARACTERS - 1]}…"
-
-
-_JSON_TYPES = {list: "a list", dict: "an object"}
-
-
-def _sized(value: Any) -> bool:
-    return hasattr(value, "__len__")
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,9 @@ class RequestTag:
         """
         if not isinstance(mapping, Mapping):
             raise RequestError(field, f"must be an object, got {shown(mapping)}")
-        return cls(**{key: _checked(f"{field}.{shown_key(key)}", key, value) for key, value in mapping.items()})
+        return cls(
+            **{key: _checked(f"{field}.{shown_key(key)}", key, value) for key, value in mapping.items()}
+        )
 
     def to_dict(self) -> dict[str, str | int]:
         """Only the fields that are set."""
@@ -99,7 +99,9 @@ def _checked(field: str, name: Any, value: Any) -> Any:
                 raise RequestError(field, f"{rule}, got {shown(value)}")
         case "sample":
             if type(value) is not int or not 0 <= value <= MAX_SAMPLE:
-                raise RequestError(field, f"must be an integer between 0 and {MAX_SAMPLE}, got {shown(value)}")
+                raise RequestError(
+                    field, f"must be an integer between 0 and {MAX_SAMPLE}, got {shown(value)}"
+                )
         case "replay":
             if value not in REPLAY_MODES:
                 raise RequestError(field, f"must be 'stepwise' or 'off', got {shown(value)}")

@@ -1,0 +1,144 @@
+"""The tag of a request: what is read, what is refused, and what a message says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hive.request_tag import RequestError, RequestTag, merge, shown, tag_from_headers
+
+FULL: dict[str, Any] = {
+    "agent": "solver",
+    "session": "run/1",
+    "state": "a:b@c",
+    "sample": 3,
+    "replay": "off",
+    "tenant": "t_1.x-y",
+}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+
+
+def outcome(parse: Callable[[Any], RequestTag], given: Any) -> tuple[RequestError | None, RequestTag | None]:
+    try:
+        return None, parse(given)
+    except RequestError as error:
+        return error, None
+
+
+def test_a_full_tag_comes_back_as_it_was() -> None:
+    assert RequestTag.parse(FULL).to_dict() == FULL
+
+
+def test_only_the_fields_that_were_set_come_back() -> None:
+    tag = RequestTag.parse({"sample": 0})
+    assert tag.to_dict() == {"sample": 0}
+    assert tag
+    assert not RequestTag.parse({})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("agent", ""),
+        ("agent", "x" * 129),
+        ("agent", "two words"),
+        ("agent", "line\n"),
+        ("agent", "ä"),
+        ("agent", "٣"),
+        ("session", 5),
+        ("state", None),
+        ("tenant", ["a"]),
+        ("sample", -1),
+        ("sample", 2**31),
+        ("sample", 1.0),
+        ("sample", True),
+        ("sample", "1"),
+        ("replay", "hotspot"),
+        ("replay", ["off"]),
+    ],
+)
+def test_a_malformed_value_is_refused_by_name(key: str, value: Any) -> None:
+    with pytest.raises(RequestError, match=rf"^custom_params\.hive\.{key} must ") as caught:
+        RequestTag.parse({key: value})
+    assert caught.value.field == f"custom_params.hive.{key}"
+
+
+def test_the_message_names_field_rule_and_value() -> None:
+    with pytest.raises(RequestError) as caught:
+        RequestTag.parse({"sample": "x"})
+    assert (
+        str(caught.value) == "custom_params.hive.sample must be an integer between 0 and 2147483647, got 'x'"
+    )
+
+
+@pytest.mark.parametrize("key", ["agents", "", "__class__", "a b", "é" * 500])
+def test_an_unknown_key_is_refused(key: str) -> None:
+    with pytest.raises(RequestError, match="is unknown, the fields are agent, session"):
+        RequestTag.parse({key: "x"})
+
+
+@pytest.mark.parametrize("mapping", [None, [], "x", 5])
+def test_a_tag_is_an_object(mapping: Any) -> None:
+    with pytest.raises(RequestError, match=r"^custom_params\.hive must be an object"):
+        RequestTag.parse(mapping)
+
+
+def test_headers_mirror_the_body() -> None:
+    headers = [(f"x-hive-{key}".encode(), str(value).encode()) for key, value in FULL.items()]
+    assert tag_from_headers([(b"host", b"x"), *headers]).to_dict() == FULL
+    assert not tag_from_headers([(b"host", b"x")])
+
+
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        ([(b"x-hive-agents", b"a")], "x-hive-agents is unknown"),
+        ([(b"x-hive-", b"a")], "x-hive- is unknown"),
+        ([(b"x-hive-sample", b"1.5")], "x-hive-sample must be an integer"),
+        ([(b"x-hive-sample", b"-1")], "x-hive-sample must be an integer"),
+        ([(b"x-hive-sample", b"9999999999")], "x-hive-sample must be an integer"),
+        ([(b"x-hive-sample", b"9" * 10_000)], "x-hive-sample must be an integer"),
+        ([(b"x-hive-sample", "²".encode("latin-1"))], "x-hive-sample must be an integer"),
+        ([(b"x-hive-agent", b"\xff")], "x-hive-agent must be 1 to 128"),
+        ([(b"x-hive-agent", b"a"), (b"x-hive-agent", b"a")], "x-hive-agent must not be given twice"),
+    ],
+)
+def test_a_bad_header_is_refused_by_name(headers: list[tuple[bytes, bytes]], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        tag_from_headers(headers)
+
+
+def test_headers_win_field_by_field() -> None:
+    body = RequestTag.parse({"agent": "body", "session": "s", "sample": 1})
+    header = RequestTag.parse({"agent": "header", "sample": 0})
+    assert merge(body, header).to_dict() == {"agent": "header", "session": "s", "sample": 0}
+    assert merge(body, RequestTag()) == body
+
+
+@given(JSON)
+def test_parsing_anything_gives_a_tag_or_a_request_error(mapping: Any) -> None:
+    error, tag = outcome(RequestTag.parse, mapping)
+    if tag is None:
+        assert len(str(error)) < 400
+    else:
+        assert RequestTag.parse(tag.to_dict()) == tag
+
+
+@given(st.lists(st.tuples(st.binary(max_size=8).map(lambda name: b"x-hive-" + name), st.binary())))
+def test_any_headers_give_a_tag_or_a_request_error(headers: list[tuple[bytes, bytes]]) -> None:
+    error, _ = outcome(tag_from_headers, headers)
+    assert error is None or str(error).isprintable()
+
+
+@given(JSON | st.integers(min_value=2**300) | st.binary())
+def test_a_shown_value_is_short_and_printable(value: Any) -> None:
+    text = shown(value)
+    assert len(text) <= 80
+    assert text.isprintable()
