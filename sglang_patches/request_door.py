@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 from starlette.middleware import Middleware
+from starlette.responses import Response
 
 from hive.request_checks import Limits, check_chat, check_completion, check_generate
 from hive.request_tag import RequestError, RequestTag, tag_from_headers
@@ -71,7 +72,8 @@ def install(app: Any, limits: Limits) -> None:
     """Put the door into a Starlette app that does not serve yet.
 
     It becomes the innermost middleware: keys are checked, bodies unpacked and answers given CORS headers by those
-    around it, in whatever order they are added.
+    around it, in whatever order they are added.  A :class:`RequestError` that an endpoint raises (the checks run once
+    more on SGLang's own request objects) is answered in the same form.
 
     Raises:
         RuntimeError: when the app serves already.
@@ -79,6 +81,11 @@ def install(app: Any, limits: Limits) -> None:
     if app.middleware_stack is not None:
         raise RuntimeError("the request door must be installed before the app serves")
     app.user_middleware.append(Middleware(RequestDoor, limits=limits))
+    app.add_exception_handler(RequestError, _answer)
+
+
+def _answer(_request: Any, error: RequestError) -> Response:
+    return Response(_content(error, 400), status_code=400, media_type="application/json")
 
 
 def _generate(body: Any, tag: RequestTag, limits: Limits) -> Any | None:
@@ -177,7 +184,14 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 async def _refuse(send: Send, error: RequestError, status: int) -> None:
-    content = orjson.dumps(
+    content = _content(error, status)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})
+
+
+def _content(error: RequestError, status: int) -> bytes:
+    return orjson.dumps(
         {
             "error": {
                 "message": str(error),
@@ -187,6 +201,3 @@ async def _refuse(send: Send, error: RequestError, status: int) -> None:
             }
         }
     )
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": content})

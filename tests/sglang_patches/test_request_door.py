@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, StreamingRespon
 from starlette.routing import Mount, Route
 
 from hive.request_checks import Limits
+from hive.request_tag import RequestError
 from sglang_patches.request_door import RequestDoor, install
 
 LIMITS = Limits(vocab_size=100, context_length=64, max_header_bytes=2048, max_body_bytes=10_000)
@@ -44,9 +45,14 @@ async def stream(_: Request) -> StreamingResponse:
     return StreamingResponse(parts())
 
 
+async def refuse(_: Request) -> None:
+    raise RequestError("field", "must be better")
+
+
 def application() -> Starlette:
     routes = [Route(path, echo, methods=["GET", "POST", "PUT"]) for path in (*PATHS, "/other")]
-    app = Starlette(routes=[*routes, Route("/stream", stream, methods=["POST"])])
+    routes += [Route("/stream", stream, methods=["POST"]), Route("/refuse", refuse, methods=["POST"])]
+    app = Starlette(routes=routes)
     install(app, LIMITS)
     return app
 
@@ -186,6 +192,17 @@ async def test_large_headers_are_refused_everywhere(
 async def test_a_large_body_is_refused(client: httpx.AsyncClient) -> None:
     answer = await client.post("/generate", json={"text": "x" * 10_000})
     assert answer.status_code == 413
+
+
+async def test_an_endpoint_may_refuse_in_the_same_form(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/refuse")
+    assert answer.status_code == 400
+    assert answer.json()["error"] == {
+        "message": "field must be better",
+        "type": "BadRequestError",
+        "param": "field",
+        "code": 400,
+    }
 
 
 async def test_other_endpoints_pass_untouched(client: httpx.AsyncClient) -> None:
