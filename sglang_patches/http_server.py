@@ -13,11 +13,14 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, HTTPException, Request
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from hive.request_checks import Limits
+from hive.request_tag import NAME_PATTERN
+from hive.server_args import HiveServerArgs
+from sglang_patches.request_door import install
 from sglang_patches.scheduler import CONTROL_PREFIX
 
 T = TypeVar("T")
-NAME_PATTERN = r"^[A-Za-z0-9._:/@-]+$"
-Name = Annotated[str, Field(pattern=NAME_PATTERN, min_length=1, max_length=128)]
+Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN.pattern}$")]
 
 
 class AgentRegistration(BaseModel):
@@ -38,6 +41,17 @@ def before_setup_and_run_http_server(
     from sglang.srt.entrypoints.http_server import app
 
     app.include_router(router(tokenizer_manager))
+    install(app, limits_of(tokenizer_manager))
+
+
+def limits_of(tokenizer_manager: Any) -> Limits:
+    """What the served model and the operator allow in a request."""
+    config = tokenizer_manager.model_config
+    return Limits(
+        vocab_size=config.vocab_size,
+        context_length=config.context_len,
+        max_header_bytes=HiveServerArgs.from_environment().max_header_bytes,
+    )
 
 
 def router(tokenizer_manager: Any) -> APIRouter:

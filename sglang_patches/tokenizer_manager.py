@@ -9,18 +9,24 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from hive.request_checks import check_request_object
+from sglang_patches.http_server import limits_of
 from sglang_patches.scheduler import REPLAYED_KEY
 
 
 def around_generate_request(
     original: Callable[..., AsyncIterator[Any]], self: Any, obj: Any, request: Any = None
 ) -> AsyncIterator[Any]:
-    """Annotate every answer (a dict, or a list of dicts for a batch without streaming)."""
-    return _annotated(original(self, obj, request), obj)
+    """Check the request, and annotate every answer (a dict, or a list of dicts for a batch without streaming)."""
+    return _annotated(original, self, obj, request)
 
 
-async def _annotated(answers: AsyncIterator[Any], obj: Any) -> AsyncIterator[Any]:
-    async for answer in answers:
+async def _annotated(
+    original: Callable[..., AsyncIterator[Any]], manager: Any, obj: Any, request: Any
+) -> AsyncIterator[Any]:
+    # Endpoints without a door of their own (responses, Anthropic's messages, ...) end up here, too.
+    check_request_object(obj, limits_of(manager))
+    async for answer in original(manager, obj, request):
         for index, item in enumerate(answer if isinstance(answer, list) else [answer]):
             if isinstance(item, dict) and "completion_tokens" in item.get("meta_info", {}):
                 _annotate(item["meta_info"], _tag(obj, item.get("index", index)))
