@@ -40,8 +40,9 @@ def before_setup_and_run_http_server(
     """Add the routes and the door before the server listens."""
     from sglang.srt.entrypoints.http_server import app
 
+    tokenizer_manager.hive_limits = limits_of(tokenizer_manager)
     app.include_router(router(tokenizer_manager))
-    install(app, limits_of(tokenizer_manager))
+    install(app, tokenizer_manager.hive_limits)
 
 
 def limits_of(tokenizer_manager: Any) -> Limits:

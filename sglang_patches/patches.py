@@ -159,6 +159,14 @@ PATCHES: tuple[Patch, ...] = (
         for source in ("disk", "distributed", "tensor", "ipc")
     ),
     Patch(
+        _MANAGERS + "utils.GenerationBatchResult.copy_to_cpu",
+        "before",
+        "generation_batch_result:before_copy_to_cpu",
+        ("self",),
+        "On a GPU recorded rows travel with the drawn tokens, and nothing waits for them.",
+        "Recording stalls the overlap scheduler.",
+    ),
+    Patch(
         _MANAGERS + "schedule_batch.ScheduleBatch.prepare_for_extend",
         "after",
         "schedule_batch:after_prepare_for_extend",

@@ -1,17 +1,20 @@
 """Hive's sampler, registered with ``sglang.srt.layers.sampler`` as the backend ``hive``.
 
-It draws with :func:`hive.logits_cache.sampling.draw_live`: seeded per request without
-``--enable-deterministic-inference``, independent of the rest of the batch, and the very function that replay
-uses.  The heads it selects to draw from are left on ``logits_output`` for recording, so a distribution is cut
-once for both.  They are taken after penalties, biases and the grammar's mask: what a state's row depends on
-beside its tokens is therefore part of the cache's namespace (see :mod:`sglang_patches.scheduler`).
+Seeded per request without ``--enable-deterministic-inference``, independent of the rest of the batch, and the same
+inverse CDF that replay uses (:mod:`hive.logits_cache.sampling`).  The heads of the distributions are left on
+``logits_output`` for recording, so a distribution is ordered once for both.  They are taken after penalties, biases
+and the grammar's mask: what a state's row depends on beside its tokens is therefore part of the cache's namespace
+(see :mod:`sglang_patches.scheduler`).
 
-The draw runs on the host.  On a GPU that costs one synchronisation per step, which the overlap scheduler
-cannot hide.
+On a CPU the draw is :func:`~hive.logits_cache.sampling.draw_live` itself, over the top-k of each row.  On a GPU it is
+:func:`~hive.logits_cache.device_sampling.draw_rows`, its twin over fully sorted rows, which never waits for the
+device.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -21,18 +24,56 @@ from sglang.srt.layers import sampler as upstream
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
+from hive.logits_cache.device_sampling import draw_rows
 from hive.logits_cache.head import Head
 from hive.logits_cache.sampling import SamplingRule, draw_live, uniform
 from hive.server_args import HiveServerArgs
 
 BACKEND = "hive"
-HEADS_ATTRIBUTE = "hive_heads"
-"""Attribute of ``LogitsProcessorOutput``: ``list[Head]``, one per row of the batch."""
+ROWS_ATTRIBUTE = "hive_rows"
+"""Attribute of ``LogitsProcessorOutput`` that carries the batch's :class:`SampledRows`."""
 
 
 def register() -> None:
     """Make ``--sampling-backend hive`` known to SGLang."""
     upstream.register_sampler_backend(BACKEND, HiveSampler)
+
+
+@dataclass(slots=True)
+class SampledRows:
+    """The most likely tokens of each row of a batch, on the device that drew from them.
+
+    ``ids`` (int64) and ``logits`` (the model's dtype) are ``[batch, k]``; ``supports`` (int64), ``normalisers``
+    (float64, at ``temperatures``, relative to the first logit) and ``temperatures`` (float32) are ``[batch]``.
+    """
+
+    ids: torch.Tensor
+    logits: torch.Tensor
+    supports: torch.Tensor
+    normalisers: torch.Tensor
+    temperatures: torch.Tensor
+    _heads: list[Head] | None = None
+
+    def move(self, copy: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Replace every tensor by its copy elsewhere."""
+        for name in ("ids", "logits", "supports", "normalisers", "temperatures"):
+            setattr(self, name, copy(getattr(self, name)))
+
+    def heads(self) -> list[Head]:
+        """One head per row; waits for the device if the rows are still there."""
+        if self._heads is None:
+            self._heads = self._select()
+        return self._heads
+
+    def _select(self) -> list[Head]:
+        ids, logits = self.ids.cpu().numpy(), self.logits.float().cpu().numpy()
+        scalars = zip(
+            self.supports.tolist(), self.temperatures.tolist(), self.normalisers.tolist(), strict=True
+        )
+        return [
+            Head.select(ids[i], logits[i], support, {temperature: normaliser})
+            for i, (support, temperature, normaliser) in enumerate(scalars)
+        ]
 
 
 class HiveSampler(upstream.Sampler):  # type: ignore[misc]
@@ -53,25 +94,12 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
     ) -> torch.Tensor:
         """Draw one token per row of ``logits_output.next_token_logits`` (float, ``[batch, vocabulary]``).
 
-        Returns int32 ids ``[batch]`` on the logits' device and leaves ``[batch]`` heads on ``logits_output``.
+        Returns int32 ids ``[batch]`` on the logits' device and leaves :class:`SampledRows` on ``logits_output``.
         """
         logits = self._preprocess_logits(logits_output.next_token_logits, sampling_info)
-        heads = select_heads(logits, sampling_info.temperatures, self._head_size)
-        setattr(logits_output, HEADS_ATTRIBUTE, heads)
-
-        rules = zip(
-            sampling_info.temperatures.flatten().tolist(),
-            sampling_info.top_ks.tolist(),
-            sampling_info.top_ps.tolist(),
-            sampling_info.min_ps.tolist(),
-            strict=True,
-        )
-        seeds, places = sampling_info.sampling_seed.tolist(), positions.tolist()
-        tokens = [
-            draw_live(head, partial(_host_row, logits, i), SamplingRule(*rule), uniform(seeds[i], places[i]))
-            for i, (head, rule) in enumerate(zip(heads, rules, strict=True))
-        ]
-        chosen = torch.tensor(tokens, dtype=torch.int32, device=logits.device)
+        draw = self._draw_on_device if logits.is_cuda else self._draw_on_host
+        chosen, rows = draw(logits, sampling_info, positions)
+        setattr(logits_output, ROWS_ATTRIBUTE, rows)
 
         if any(sampling_info.return_sampling_masks or []):
             self._attach_masks(logits_output, logits, sampling_info, chosen)
@@ -85,6 +113,44 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
             ).write_output_to(logits_output)
         self._sync_token_ids_across_tp(chosen, sampling_info)
         return chosen
+
+    def _draw_on_host(
+        self, logits: torch.Tensor, info: SamplingBatchInfo, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, SampledRows]:
+        """The head of each row decides nearly every draw; the few others look at the whole row."""
+        rows = top_rows(logits, info.temperatures.view(-1), self._head_size)
+        rules = zip(
+            info.temperatures.view(-1).tolist(),
+            info.top_ks.tolist(),
+            info.top_ps.tolist(),
+            info.min_ps.tolist(),
+            strict=True,
+        )
+        seeds, places = info.sampling_seed.tolist(), positions.tolist()
+        tokens = [
+            draw_live(head, partial(_host_row, logits, i), SamplingRule(*rule), uniform(seeds[i], places[i]))
+            for i, (head, rule) in enumerate(zip(rows.heads(), rules, strict=True))
+        ]
+        return torch.tensor(tokens, dtype=torch.int32), rows
+
+    def _draw_on_device(
+        self, logits: torch.Tensor, info: SamplingBatchInfo, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, SampledRows]:
+        """Everything stays on the GPU, and nothing there is waited for."""
+        drawn = draw_rows(
+            logits,
+            info.temperatures.view(-1),
+            info.top_ks,
+            info.top_ps,
+            info.min_ps,
+            info.sampling_seed,
+            positions,
+            self._head_size,
+        )
+        rows = SampledRows(
+            drawn.ids, drawn.logits, drawn.supports, drawn.normalisers, info.temperatures.view(-1)
+        )
+        return drawn.tokens, rows
 
     def _attach_masks(
         self,
@@ -102,26 +168,19 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
         self._attach_sampling_mask_to_output(logits_output, sampling_info, chosen.long(), data)
 
 
-def select_heads(logits: torch.Tensor, temperatures: torch.Tensor, size: int) -> list[Head]:
-    """Cut each row of ``logits`` (float, ``[batch, vocabulary]``) to its ``size`` most likely tokens.
-
-    ``temperatures`` is float32 ``[batch, 1]``; each head knows its row's normaliser at its temperature.
-    """
-    values, ids = logits.topk(min(size, logits.shape[1]), dim=-1)
+def top_rows(logits: torch.Tensor, temperatures: torch.Tensor, size: int) -> SampledRows:
+    """Cut each row of ``logits`` (float, ``[batch, vocabulary]``, on the CPU) to its ``size`` most likely tokens."""
+    size = min(size, logits.shape[1])
+    values, ids = logits.topk(size, dim=-1)
     if not bool(torch.isfinite(values[:, 0]).all()):
         # Overflow in the model (NaN sorts first), or a grammar with no way on: one bad row must not stop the rest.
         torch.nan_to_num_(logits, nan=-torch.inf, posinf=torch.finfo(logits.dtype).max, neginf=-torch.inf)
         logits[logits.amax(dim=-1) == -torch.inf] = 0.0
-        values, ids = logits.topk(min(size, logits.shape[1]), dim=-1)
-    weights = torch.exp((logits - values[:, :1]) / temperatures)
-    normalisers = weights.sum(dim=-1, dtype=torch.float64).tolist()
-    supports = (logits > -torch.inf).sum(dim=-1).tolist()
-    host_values, host_ids = values.float().cpu().numpy(), ids.cpu().numpy()
-    return [
-        Head.select(host_ids[i], host_values[i], supports[i], {temperature: normalisers[i]})
-        for i, temperature in enumerate(temperatures.flatten().tolist())
-    ]
+        values, ids = logits.topk(size, dim=-1)
+    weights = torch.exp((logits - values[:, :1]) / temperatures[:, None])
+    supports = (logits > -torch.inf).sum(dim=-1)
+    return SampledRows(ids, values, supports, weights.sum(dim=-1, dtype=torch.float64), temperatures)
 
 
 def _host_row(logits: torch.Tensor, index: int) -> NDArray[np.float32]:
-    return logits[index].float().cpu().numpy()
+    return logits[index].float().numpy()

@@ -18,7 +18,7 @@ from hive.logits_cache.sampling import SamplingRule, derive_seed
 from hive.server_args import HiveServerArgs
 from sglang_patches.metrics import SchedulerMetrics
 from sglang_patches.plugin import verify
-from sglang_patches.sampler import HEADS_ATTRIBUTE, HiveSampler
+from sglang_patches.sampler import ROWS_ATTRIBUTE, HiveSampler
 
 if TYPE_CHECKING:
     from sglang.srt.managers.io_struct import DumperControlReqInput
@@ -223,22 +223,18 @@ def around_process_batch_result(
     original(self, batch, result)
     cache = self.hive.cache
     output = getattr(result, "logits_output", None)
-    heads = getattr(output, HEADS_ATTRIBUTE, None)
+    rows: Any = getattr(output, ROWS_ATTRIBUTE, None)
     for i, (req, length, was_finished) in enumerate(before):
         attached: RequestState | None = getattr(req, "hive", None)
         if attached is None:
             continue
-        if (
-            heads is not None
-            and cache is not None
-            and attached.cached is not None
-            and len(req.output_ids) == length + 1
-        ):
-            cache.record(attached.cached, length, heads[i])
+        recording = rows is not None and cache is not None and attached.cached is not None
+        if recording and len(req.output_ids) == length + 1:
+            cache.record(attached.cached, length, rows.heads()[i])
         if req.finished() and not was_finished:
             finish(self, req)
-    if heads is not None:
-        delattr(output, HEADS_ATTRIBUTE)
+    if rows is not None:
+        delattr(output, ROWS_ATTRIBUTE)
 
 
 def after_update_weights(_result: Any, self: Any, *_args: Any, **_kwargs: Any) -> None:

@@ -1,0 +1,78 @@
+"""The batched twin of the sampler draws the same tokens as the scalar one."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hive.logits_cache.device_sampling import CHUNK, draw_rows, uniform_rows
+from hive.logits_cache.head import Head
+from hive.logits_cache.sampling import SamplingRule, draw, uniform
+
+ALL = 1 << 30
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**31)), min_size=1, max_size=20))
+def test_random_numbers_are_the_same_to_the_bit(pairs: list[tuple[int, int]]) -> None:
+    seeds, positions = (torch.tensor(column, dtype=torch.int64) for column in zip(*pairs, strict=True))
+    assert uniform_rows(seeds, positions).tolist() == [uniform(*pair) for pair in pairs]
+
+
+rules = st.builds(
+    SamplingRule.of,
+    st.sampled_from([0.3, 0.7, 1.0, 2.0]),
+    st.sampled_from([1, 3, ALL]),
+    st.sampled_from([0.2, 0.9, 1.0]),
+    st.sampled_from([0.0, 0.1]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(rules, min_size=1, max_size=6),
+    st.integers(0, 2**32),
+    st.sampled_from([(0.0, 0), (0.5, 0), (0.0, 1)]),
+)
+def test_tokens_are_those_of_the_scalar_sampler(
+    batch: list[SamplingRule], seed: int, shape: tuple[float, int]
+) -> None:
+    forbidden, decimals = shape
+    rng = np.random.default_rng(seed)
+    rows = np.round(rng.normal(size=(len(batch), 50)) * 3, decimals or 6).astype(np.float32)
+    rows[:, 1:][rng.random((len(batch), 49)) < forbidden] = -np.inf
+    seeds = rng.integers(0, 2**63 - 1, len(batch))
+    drawn = draw_rows(
+        torch.tensor(rows),
+        torch.tensor([rule.temperature for rule in batch]),
+        torch.tensor([rule.top_k for rule in batch]),
+        torch.tensor([rule.top_p for rule in batch]),
+        torch.tensor([rule.min_p for rule in batch]),
+        torch.tensor(seeds),
+        torch.arange(len(batch)),
+        head_size=8,
+    )
+    for i, rule in enumerate(batch):
+        whole = Head.of_row(rows[i], rule.temperature)
+        assert drawn.tokens[i] == draw(whole, rule, uniform(int(seeds[i]), i))
+        assert drawn.ids[i].tolist()[: whole.support] == whole.ids[:8].tolist()
+        assert drawn.supports[i] == whole.support
+        assert abs(float(drawn.normalisers[i]) / whole.normalisers[rule.temperature] - 1) < 1e-12
+
+
+def test_bad_rows_stop_nobody_and_large_batches_are_cut() -> None:
+    rows = torch.zeros(2 * CHUNK + 1, 16)
+    rows[0] = torch.nan
+    rows[1] = -torch.inf
+    rows[2, 5] = torch.inf
+    rows[3, 7] = 100.0
+    count = len(rows)
+    ones = torch.ones(count)
+    drawn = draw_rows(
+        rows, ones, torch.full((count,), ALL), ones, 0 * ones, torch.arange(count), torch.arange(count), 4
+    )
+    assert drawn.tokens.shape == (count,)
+    assert drawn.tokens[2] == 5
+    assert drawn.tokens[3] == 7
+    assert ((drawn.tokens >= 0) & (drawn.tokens < 16)).all()
