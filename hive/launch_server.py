@@ -21,7 +21,8 @@ def cpu_defaults(argv: Sequence[str]) -> list[str]:
     defaults = {
         "--device": ["cpu"],
         "--attention-backend": ["torch_native"],
-        "--disable-cuda-graph": [],
+        "--cuda-graph-backend-decode": ["disabled"],
+        "--cuda-graph-backend-prefill": ["disabled"],
         # The warm-up request costs seconds on a CPU and prepares nothing there.
         "--skip-server-warmup": [],
         # Without a bound SGLang sizes the KV pool by free memory: most of the machine's.

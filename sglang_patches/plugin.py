@@ -30,8 +30,21 @@ def active_patches() -> tuple[Patch, ...]:
     return tuple(patch for patch in PATCHES if patch.group in groups)
 
 
+_failure: Exception | None = None
+"""What stopped :func:`activate`, for :func:`verify` to report: SGLang only logs it."""
+
+
 def activate() -> None:
-    """Register every active patch, and Hive's sampler, with SGLang."""
+    """Entry point ``sglang.srt.plugins``: register every active patch, and Hive's sampler, with SGLang."""
+    global _failure
+    try:
+        _register()
+    except Exception as error:
+        _failure = error
+        raise
+
+
+def _register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     for patch in active_patches():
@@ -58,6 +71,10 @@ def verify() -> None:
             f"SGLang {sglang.__version__} is installed; this Hive supports exactly {SUPPORTED_SGLANG}. "
             f"Run: uv pip install 'sglang=={SUPPORTED_SGLANG}'"
         )
+    if _failure is not None:
+        raise PatchError(
+            f"Hive's plugin could not be loaded: {type(_failure).__name__}: {_failure}"
+        ) from _failure
     lost = [patch for patch in active_patches() if patch.target not in HookRegistry._patched]
     if lost:
         lines = "\n".join(f"  {patch.target} ({patch.kind}): {patch.breaks}" for patch in lost)

@@ -1,0 +1,86 @@
+"""Hive's frontend: agents as plain coroutines, compiled into flow graphs that supervisors search.
+
+    from hive_frontend import TreeOfThoughts, agent, fail, gen, run, score
+
+    @agent(supervisor=TreeOfThoughts(branch_at="guess", branching=4, breadth=2))
+    async def riddle(question: str) -> str:
+        thought = await gen(f"{question} One idea, in one line.", name="guess", temperature=0.9)
+        verdict = await gen(f"Q: {question} A: {thought} Sure?", name="judge", choices=["sure", "unsure"])
+        score(verdict == "sure")
+        return thought
+
+    result = run(riddle, "What has keys but opens no lock?", model="http://localhost:30000", seed=1)
+    print(result.value, result.totals)
+"""
+
+from hive_frontend.agent import Agent, agent
+from hive_frontend.call import gather, gen
+from hive_frontend.client import Client, Completion, HttpClient, Request, Sampling
+from hive_frontend.dialogue import Dialogue, Message
+from hive_frontend.errors import (
+    BranchFailed,
+    CompileError,
+    ForkError,
+    HiveError,
+    ModelError,
+    NoModelError,
+    SupervisorError,
+)
+from hive_frontend.events import Event, Progress
+from hive_frontend.flow_graph import FlowGraph
+from hive_frontend.live_view import LiveView
+from hive_frontend.reply import Reply
+from hive_frontend.run_result import Result, RunResult
+from hive_frontend.runtime import arun, run
+from hive_frontend.scope import fail, score
+from hive_frontend.search_tree import SearchTree, TreeNode
+from hive_frontend.session import Session, Totals, Usage
+from hive_frontend.state import State
+from hive_frontend.supervisors import Decision, Drop, Fire, Once, Supervisor, TreeOfThoughts
+from hive_frontend.tree_view import render_tree, write_tree
+
+__all__ = [
+    "Agent",
+    "BranchFailed",
+    "Client",
+    "CompileError",
+    "Completion",
+    "Decision",
+    "Dialogue",
+    "Drop",
+    "Event",
+    "Fire",
+    "FlowGraph",
+    "ForkError",
+    "HiveError",
+    "HttpClient",
+    "LiveView",
+    "Message",
+    "ModelError",
+    "NoModelError",
+    "Once",
+    "Progress",
+    "Reply",
+    "Request",
+    "Result",
+    "RunResult",
+    "Sampling",
+    "SearchTree",
+    "Session",
+    "State",
+    "Supervisor",
+    "SupervisorError",
+    "Totals",
+    "TreeNode",
+    "TreeOfThoughts",
+    "Usage",
+    "agent",
+    "arun",
+    "fail",
+    "gather",
+    "gen",
+    "render_tree",
+    "run",
+    "score",
+    "write_tree",
+]

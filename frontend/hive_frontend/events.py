@@ -1,0 +1,48 @@
+"""What a run reports while it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+EventKind = Literal["fired", "committed", "final", "dead", "dropped", "finished"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The run so far."""
+
+    fired: int
+    """Transitions begun."""
+    alive: int
+    """States that are waiting or in transition."""
+    dead: int
+    results: int
+    best_score: float | None
+    """Best score of any state so far."""
+    requests: int
+    tokens_generated: int
+    tokens_replayed: int
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something happened to a state, or the run as a whole finished.
+
+    `fired`: a transition of the state began. `committed`, `final`, `dead`: a transition led to this state,
+    which waits for its next call, returned, or failed. `dropped`: the supervisor gave the state up.
+    `finished`: the run ended (no state).
+    """
+
+    kind: EventKind
+    progress: Progress
+    state: str | None = None
+    name: str | None = None
+    score: float | None = None
+    replies: tuple[str, ...] = ()
+    """What the model answered on the way to the state."""
+    tokens_generated: int = 0
+    tokens_replayed: int = 0
+    detail: str | None = None
+    """Why the branch is dead, or what the agent returned."""

@@ -1,0 +1,30 @@
+"""The supervisor that does not search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hive_frontend.state import State
+from hive_frontend.supervisors.base import Decision, Fire, Supervisor
+
+
+class Once(Supervisor):
+    """Fires every state once: the agent runs as it would as an ordinary coroutine."""
+
+    def __init__(self) -> None:
+        self._ready: list[State] = []
+
+    def init(self, states: Sequence[State]) -> None:
+        for state in states:
+            self.commit(state)
+
+    def fire(self) -> Iterable[Decision]:
+        ready, self._ready = self._ready, []
+        return [Fire(state) for state in ready]
+
+    def commit(self, state: State) -> None:
+        if state.kind == "waiting":
+            self._ready.append(state)
+
+    def __repr__(self) -> str:
+        return "Once()"

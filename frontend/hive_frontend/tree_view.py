@@ -1,0 +1,228 @@
+"""The search tree as a page: one self-contained HTML file, readable without scripts or network."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+from hive_frontend.search_tree import SearchTree, TreeNode
+
+_OPEN_NODES = 400
+"""Trees with more nodes start with all but the branch of the best result folded."""
+_LONG = 600
+"""Characters of a text that are shown without unfolding it."""
+
+
+def write_tree(tree: SearchTree, path: str | Path, *, title: str | None = None) -> Path:
+    """Write the page for `tree` to `path`; returns the path."""
+    target = Path(path)
+    target.write_text(render_tree(tree, title=title), encoding="utf-8")
+    return target
+
+
+def render_tree(tree: SearchTree, *, title: str | None = None) -> str:
+    """The page for `tree`: an overview of its shape, and an outline of its states with all they say.
+
+    Everything that comes from programs and models is escaped.
+    """
+    return _Page(tree, title or f"Search tree of {tree.agent}").html()
+
+
+class _Page:
+    def __init__(self, tree: SearchTree, title: str) -> None:
+        self._tree = tree
+        self._title = title
+        self._children: dict[str | None, list[TreeNode]] = {}
+        for node in tree.nodes:
+            self._children.setdefault(node.parent, []).append(node)
+        self._best = {node.id for node in tree.path_to(tree.best)} if tree.best is not None else set()
+        self._numbers = {node.id: number for number, node in enumerate(tree.nodes)}
+
+    def html(self) -> str:
+        return (
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{escape(self._title)}</title><style>{_CSS}</style></head><body>\n"
+            f"<header><h1>{escape(self._title)}</h1>{self._summary()}</header>\n"
+            f'<div class="overview">{self._overview()}</div>\n'
+            f'<main><ul class="tree">{self._outline()}</ul></main>\n</body></html>\n'
+        )
+
+    def _summary(self) -> str:
+        counts = {status: 0 for status in ("expanded", "pruned", "dead", "result")}
+        for node in self._tree.nodes:
+            counts[node.status] += 1
+        generated = sum(node.tokens_generated for node in self._tree.nodes)
+        replayed = sum(node.tokens_replayed for node in self._tree.nodes)
+        share = f" ({replayed / (generated + replayed):.0%})" if replayed else ""
+        facts = [
+            *((status, f"{count} {_WORDS[status]}") for status, count in counts.items()),
+            ("plain", f"{generated:,} tokens generated"),
+            ("plain", f"{replayed:,} replayed{share}"),
+        ]
+        return "<p>" + "".join(f'<span class="fact {kind}">{text}</span>' for kind, text in facts) + "</p>"
+
+    # The overview: a small drawing of the whole tree, whose dots lead to the outline
+
+    def _overview(self) -> str:
+        places = self._places()
+        across = max((x for x, _ in places.values()), default=0.0) + 1
+        down = max((y for _, y in places.values()), default=0) + 1
+        step_x, step_y = max(9.0, min(30.0, 1100 / across)), 46
+        at = {id: ((x + 0.5) * step_x, (y + 0.5) * step_y) for id, (x, y) in places.items()}
+        edges, dots = [], []
+        for node in self._tree.nodes:
+            x, y = at[node.id]
+            kind = f"{node.status}{' best' if node.id in self._best else ''}"
+            if node.parent is not None:
+                from_x, from_y = at[node.parent]
+                middle = (from_y + y) / 2
+                curve = f"M{from_x:.1f} {from_y:.1f}C{from_x:.1f} {middle:.1f} {x:.1f} {middle:.1f} {x:.1f} {y:.1f}"
+                edge = f'<path class="{kind}" d="{curve}"/>'
+                # Later elements are drawn on top of earlier ones.
+                edges.append(edge) if node.id in self._best else edges.insert(0, edge)
+            radius = 6 if node.id in self._best or node.status == "result" else 4
+            hint = " | ".join([node.name, *node.replies, node.failure or node.value or ""]).strip(" |")
+            dots.append(
+                f'<a href="#n{self._numbers[node.id]}"><circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" '
+                f'r="{radius}"><title>{escape(hint[:300])}</title></circle></a>'
+            )
+        width, height = across * step_x, down * step_y
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" '
+            f'width="{width:.0f}" height="{height}" role="img" aria-label="The shape of the search">'
+            f"{''.join(edges)}{''.join(dots)}</svg>"
+        )
+
+    def _places(self) -> dict[str, tuple[float, int]]:
+        """Column and row of each node: leaves side by side, parents in the middle above their children."""
+        depth: dict[str, int] = {}
+        for node in self._tree.nodes:
+            depth[node.id] = depth[node.parent] + 1 if node.parent is not None else 0
+        columns: dict[str, float] = {}
+        leaves = 0
+        # In this order a node comes when its children are done, and leaves come from left to right.
+        for node in self._depth_first():
+            below = [columns[child.id] for child in self._children.get(node.id, [])]
+            columns[node.id] = (below[0] + below[-1]) / 2 if below else leaves
+            leaves += not below
+        return {id: (column, depth[id]) for id, column in columns.items()}
+
+    def _depth_first(self) -> list[TreeNode]:
+        """All nodes, children before their parents. Without recursion: a search may be thousands deep."""
+        order: list[TreeNode] = []
+        stack = list(self._children.get(None, []))
+        while stack:
+            node = stack.pop()
+            order.append(node)
+            stack.extend(self._children.get(node.id, []))
+        return order[::-1]
+
+    # The outline: nested boxes that fold
+
+    def _outline(self) -> str:
+        parts: dict[str, str] = {}
+        for node in self._depth_first():
+            children = self._children.get(node.id, [])
+            row = self._row(node)
+            if children:
+                nested = "".join(parts.pop(child.id) for child in children)
+                opened = len(self._tree.nodes) <= _OPEN_NODES or node.id in self._best
+                row = (
+                    f"<details{' open' if opened else ''}><summary>{row}</summary><ul>{nested}</ul></details>"
+                )
+            best = " best" if node.id in self._best else ""
+            parts[node.id] = f'<li class="{node.status}{best}" id="n{self._numbers[node.id]}">{row}</li>'
+        return "".join(parts[node.id] for node in self._children.get(None, []))
+
+    def _row(self, node: TreeNode) -> str:
+        status = "best result" if node.id == self._tree.best else _WORDS[node.status]
+        chips = [f'<span class="chip status">{status}</span>']
+        if node.score is not None:
+            chips.append(f'<span class="chip score">score {node.score:g}</span>')
+        if node.tokens_generated or node.tokens_replayed:
+            chips.append(f'<span class="chip" title="tokens generated">{node.tokens_generated} tok</span>')
+        if node.tokens_replayed:
+            chips.append(
+                f'<span class="chip replayed" title="tokens replayed from the Logits Cache">'
+                f"&#8635; {node.tokens_replayed}</span>"
+            )
+        place = f"state {node.id}" + ("" if node.line is None else f", line {node.line}")
+        texts = [_text(reply, "reply") for reply in node.replies]
+        if node.failure is not None:
+            texts.append(_text(node.failure, "failure"))
+        if node.value is not None:
+            texts.append(_text(node.value, "value"))
+        texts += [_folded(prompt) for prompt in node.prompts]
+        return (
+            f'<span class="row"><span class="name" title="{escape(place)}">{escape(node.name)}</span>'
+            f'<span class="texts">{"".join(texts)}</span>'
+            f'<span class="chips">{"".join(chips)}</span></span>'
+        )
+
+
+def _text(text: str, kind: str) -> str:
+    if len(text) <= _LONG:
+        return f'<span class="text {kind}">{escape(text) or "<i>(nothing)</i>"}</span>'
+    return (
+        f'<span class="text {kind}"><details><summary>{escape(text[:_LONG])}&#8230;</summary>'
+        f"{escape(text[_LONG:])}</details></span>"
+    )
+
+
+def _folded(prompt: str) -> str:
+    return f'<details class="prompt"><summary>prompt</summary><pre>{escape(prompt)}</pre></details>'
+
+
+_WORDS = {"expanded": "kept", "pruned": "pruned", "dead": "dead", "result": "result"}
+
+_CSS = """
+:root { --ink:#1d2433; --soft:#667085; --line:#d5dae3; --card:#fff; --page:#f5f6f9; --kept:#3b6fd4;
+  --pruned:#98a2b3; --dead:#c8453b; --result:#1f9254; --best:#d98e04; --tint:#eef2fb; }
+@media (prefers-color-scheme: dark) { :root { --ink:#e4e7ee; --soft:#98a2b3; --line:#39414f; --card:#1d222c;
+  --page:#14181f; --kept:#7ba4f4; --pruned:#667085; --dead:#ee7d73; --result:#57c98b; --best:#f0b13c;
+  --tint:#262d3b; } }
+* { box-sizing:border-box; }
+body { margin:0; background:var(--page); color:var(--ink); font:14px/1.45 system-ui,sans-serif; }
+header, main { max-width:1240px; margin:0 auto; padding:0 20px; }
+h1 { font-size:20px; margin:24px 0 6px; }
+.fact { margin-right:18px; color:var(--soft); white-space:nowrap; }
+.fact::before { content:""; display:inline-block; width:10px; height:10px; border-radius:50%;
+  margin-right:6px; background:currentColor; }
+.fact.plain::before { display:none; }
+.fact.expanded::before { background:var(--kept); } .fact.pruned::before { background:var(--pruned); }
+.fact.dead::before { background:var(--dead); } .fact.result::before { background:var(--result); }
+.overview { max-width:1200px; margin:12px auto 20px; padding:10px; background:var(--card); overflow:auto;
+  border:1px solid var(--line); border-radius:10px; max-height:70vh; text-align:center; }
+svg path { fill:none; stroke:var(--line); stroke-width:1.2; }
+svg path.best { stroke:var(--best); stroke-width:2.6; }
+svg circle { stroke:var(--card); stroke-width:1.5; fill:var(--kept); }
+svg circle.pruned { fill:var(--pruned); } svg circle.dead { fill:var(--dead); }
+svg circle.result { fill:var(--result); } svg circle.best { stroke:var(--best); stroke-width:2.5; }
+ul { list-style:none; margin:0; padding:0 0 0 18px; border-left:1px solid var(--line); }
+ul.tree { border:0; padding:0 0 60px; }
+li { margin:5px 0; }
+li > details > summary { list-style:none; cursor:pointer; }
+li > details > summary::-webkit-details-marker { display:none; }
+.row { display:flex; gap:10px; align-items:flex-start; background:var(--card); padding:6px 10px;
+  border:1px solid var(--line); border-left:4px solid var(--kept); border-radius:7px; }
+.pruned > .row, .pruned > details > summary .row { border-left-color:var(--pruned); opacity:.72; }
+.dead > .row { border-left-color:var(--dead); opacity:.85; }
+.result > .row { border-left-color:var(--result); background:var(--tint); }
+.best > .row, .best > details > summary > .row { border-color:var(--best); }
+li:target > .row, li:target > details > summary > .row { outline:3px solid var(--best); }
+.name { flex:none; font-weight:600; min-width:62px; }
+.texts { flex:1; min-width:0; }
+.text { display:block; white-space:pre-wrap; overflow-wrap:anywhere;
+  font:13px/1.45 ui-monospace,Menlo,Consolas,monospace; }
+.text.value { color:var(--result); font-weight:600; } .text.failure { color:var(--dead); }
+.text summary { cursor:pointer; } .text i { color:var(--soft); }
+.prompt { color:var(--soft); font-size:12px; } .prompt summary { cursor:pointer; width:max-content; }
+.prompt pre { white-space:pre-wrap; overflow-wrap:anywhere; margin:4px 0; }
+.chips { flex:none; display:flex; gap:6px; flex-wrap:wrap; justify-content:flex-end; max-width:45%; }
+.chip { font-size:12px; padding:0 7px; border-radius:9px; background:var(--tint); color:var(--soft);
+  white-space:nowrap; }
+.chip.score { color:var(--ink); font-weight:600; } .chip.replayed { color:var(--result); }
+.result > .row .status { background:var(--result); color:var(--card); }
+.dead > .row .status { color:var(--dead); }
+"""
