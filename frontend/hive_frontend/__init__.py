@@ -1,16 +1,16 @@
 """Hive's frontend: agents as plain coroutines, compiled into flow graphs that supervisors search.
 
-    from hive_frontend import TreeOfThoughts, agent, fail, gen, run, score
+from hive_frontend import TreeOfThoughts, agent, fail, gen, run, score
 
-    @agent(supervisor=TreeOfThoughts(branch_at="guess", branching=4, breadth=2))
-    async def riddle(question: str) -> str:
-        thought = await gen(f"{question} One idea, in one line.", name="guess", temperature=0.9)
-        verdict = await gen(f"Q: {question} A: {thought} Sure?", name="judge", choices=["sure", "unsure"])
-        score(verdict == "sure")
-        return thought
+@agent(supervisor=TreeOfThoughts(branch_at="guess", branching=4, breadth=2))
+async def riddle(question: str) -> str:
+    thought = await gen(f"{question} One idea, in one line.", name="guess", temperature=0.9)
+    verdict = await gen(f"Q: {question} A: {thought} Sure?", name="judge", choices=["sure", "unsure"])
+    score(verdict == "sure")
+    return thought
 
-    result = run(riddle, "What has keys but opens no lock?", model="http://localhost:30000", seed=1)
-    print(result.value, result.totals)
+result = run(riddle, "What has keys but opens no lock?", model="http://localhost:30000", seed=1)
+print(result.value, result.totals)
 """
 
 from hive_frontend.agent import Agent, agent

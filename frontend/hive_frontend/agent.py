@@ -41,7 +41,7 @@ class Agent(Generic[P, R]):
             raise TypeError(f"supervisor must be a Supervisor, not {supervisor!r}{hint and '; add ()'}")
         self.name = check_label("the name of an agent", function.__name__ if name is None else name)
         self.supervisor: Supervisor = Once() if supervisor is None else supervisor
-        self._function = function
+        self._function: Callable[P, Coroutine[Any, Any, R]] = function
         self._signature = inspect.signature(function)
         self.program: Program = compile_agent(function, self.name)
         self.supervisor.check(self.program.graph)

@@ -166,7 +166,11 @@ class _Search:
                 raise SupervisorError(f"{self._supervisor}: fire() must give Fire and Drop, not {decision!r}")
             state = decision.state
             if state.kind != "waiting" or state.path in self._closed:
-                why = f"is {state.kind}" if state.kind != "waiting" else "was fired for the last time, or dropped"
+                why = (
+                    f"is {state.kind}"
+                    if state.kind != "waiting"
+                    else "was fired for the last time, or dropped"
+                )
                 raise SupervisorError(f"{self._supervisor} wants {decision!r}, but that state {why}")
             if isinstance(decision, Drop):
                 self._closed.add(state.path)

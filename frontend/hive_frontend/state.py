@@ -19,7 +19,18 @@ class State:
     next call, which gives a new state; firing it again draws another answer and gives another one.
     """
 
-    __slots__ = ("failure", "fired", "kind", "name", "parent", "path", "score", "suspended", "value", "visits")
+    __slots__ = (
+        "failure",
+        "fired",
+        "kind",
+        "name",
+        "parent",
+        "path",
+        "score",
+        "suspended",
+        "value",
+        "visits",
+    )
 
     def __init__(
         self,
@@ -49,7 +60,7 @@ class State:
         self.kind: Kind = "waiting" if suspended else "final" if failure is None else "dead"
         self.name = suspended.point.name if suspended else RETURN
         visits: Mapping[str, int] = parent.visits if parent else {}
-        self.visits = {**visits, self.name: visits.get(self.name, 0) + 1}
+        self.visits: dict[str, int] = {**visits, self.name: visits.get(self.name, 0) + 1}
         """How many times each named state was reached on the way here, this time included."""
 
     @property

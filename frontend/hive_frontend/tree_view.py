@@ -49,7 +49,7 @@ class _Page:
         )
 
     def _summary(self) -> str:
-        counts = {status: 0 for status in ("expanded", "pruned", "dead", "result")}
+        counts = dict.fromkeys(("expanded", "pruned", "dead", "result"), 0)
         for node in self._tree.nodes:
             counts[node.status] += 1
         generated = sum(node.tokens_generated for node in self._tree.nodes)

@@ -90,10 +90,7 @@ class HttpClient(Client):
 
     async def register(self, agent: str, session: str) -> None:
         body = {"name": agent, "session": session}
-        if (
-            self._has_hive_routes
-            and await self._send("POST", "/hive/agents", body, missing_ok=True) is None
-        ):
+        if self._has_hive_routes and await self._send("POST", "/hive/agents", body, missing_ok=True) is None:
             self._has_hive_routes = False
 
     async def end_session(self, session: str) -> None:

@@ -12,11 +12,12 @@ import ast
 from types import FunctionType
 
 from hive_frontend.call import gather, gen
+from hive_frontend.compiler.captures import escaping_captures
 from hive_frontend.compiler.checker import Names, check
 from hive_frontend.compiler.emission import Emitter, Segment
-from hive_frontend.compiler.liveness import analyse, escaping_captures
+from hive_frontend.compiler.liveness import analyse
 from hive_frontend.compiler.normal_form import NormalForm, normalise
-from hive_frontend.compiler.program import Point, Program, build_functions
+from hive_frontend.compiler.program import Point, Program, build_functions, describe
 from hive_frontend.compiler.source import Source, read_source
 from hive_frontend.compiler.syntax import Suspend, own_nodes
 from hive_frontend.errors import CompileError
@@ -46,9 +47,10 @@ def compile_agent(function: FunctionType, agent: str) -> Program:
             [
                 source.problem(
                     capture.node,
-                    f"{capture.function!r} is used after an await, but holds a nested function that refers to "
-                    f"the agent's {', '.join(capture.variables)}",
-                    "move the function to module level and pass it what it needs, or define it after the await",
+                    f"a nested function that refers to {', '.join(capture.variables)} of the agent and is kept "
+                    f"across an await, in {describe(form.hidden, capture.carrier)}",
+                    "move it to module level and pass it what it needs, define it after the await, or make a "
+                    "list of a generator",
                 )
                 for capture in captures
             ],
@@ -122,7 +124,9 @@ class _Calls:
         return {
             given.value.value
             for given in call.keywords
-            if given.arg == keyword and isinstance(given.value, ast.Constant) and given.value.value is not None
+            if given.arg == keyword
+            and isinstance(given.value, ast.Constant)
+            and given.value.value is not None
         }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hive_frontend.call import gather, gen
 from hive_frontend.compiler.source import Source
-from hive_frontend.compiler.syntax import HIDDEN, Loop, Nested, has_await, own_nodes
+from hive_frontend.compiler.syntax import HIDDEN, Loop, Nested, has_await, own_nodes, targets_of
 from hive_frontend.errors import Problem
 from hive_frontend.flow_graph import RETURN, START
 
@@ -50,12 +50,14 @@ class Names:
         if isinstance(node, ast.Attribute):
             owner = self.resolve(node.value)
             # Only through modules and the like: the attribute of an instance may be computed.
-            return None if owner is None else vars(owner).get(node.attr) if hasattr(owner, "__dict__") else None
+            return (
+                None if owner is None else vars(owner).get(node.attr) if hasattr(owner, "__dict__") else None
+            )
         if not isinstance(node, ast.Name) or node.id in self.locals:
             return None
         if node.id in self.free:
             try:
-                return self.free[node.id].cell_contents  # type: ignore[no-any-return]
+                return self.free[node.id].cell_contents
             except ValueError:
                 return None
         return self._globals.get(node.id, getattr(builtins, node.id, None))
@@ -97,9 +99,11 @@ class _Checker:
             self.check_block(statement.orelse)
             return
         if (unsupported := _UNSUPPORTED.get(type(statement))) is not None and has_await(statement):
-            first = statement
+            first: ast.AST = statement
             if not isinstance(statement, (ast.AsyncFor, ast.AsyncWith)):
-                first = next(n for n in own_nodes(statement) if isinstance(n, ast.stmt | ast.expr) and _awaits(n))
+                first = next(
+                    n for n in own_nodes(statement) if isinstance(n, ast.stmt | ast.expr) and _awaits(n)
+                )
             self._complain(first, *unsupported)
             # The awaits inside were complained about as a whole; only what is wrong beside them is left.
             self._check_expressions(statement, awaits=False)
@@ -112,8 +116,7 @@ class _Checker:
             )
             return
         if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            for target in targets:
+            for target in targets_of(statement):
                 self._check_target(target)
         if isinstance(statement, ast.Expr) and self._is_call_of(statement.value, gen, gather):
             self._complain(statement.value, "a model call that is not awaited", "write `await` before it")
@@ -138,7 +141,9 @@ class _Checker:
                     )
                 case ast.Compare(comparators=[_, *later]) if has_await(*later):
                     self._complain(
-                        node, "an await in the later part of a chained comparison", "compare pairwise, with `and`"
+                        node,
+                        "an await in the later part of a chained comparison",
+                        "compare pairwise, with `and`",
                     )
                 case ast.FormattedValue(format_spec=ast.expr() as spec) if has_await(spec):
                     self._complain(spec, "an await in a format specification", "await first, into a variable")
@@ -150,7 +155,8 @@ class _Checker:
                     and self._names.resolve(node.func) is getattr(builtins, function)
                 ):
                     self._complain(
-                        node, f"{function}() in an agent, whose variables are not in one frame",
+                        node,
+                        f"{function}() in an agent, whose variables are not in one frame",
                         _NEEDS_FRAME[function],
                     )
                 case ast.Name(id=name) if name.startswith(HIDDEN):
@@ -208,4 +214,3 @@ def _awaits(node: ast.AST) -> bool:
 
 def _lambda_defaults(node: ast.Lambda) -> list[ast.expr]:
     return [*node.args.defaults, *(default for default in node.args.kw_defaults if default is not None)]
-

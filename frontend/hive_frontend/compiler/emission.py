@@ -18,6 +18,7 @@ Python's own rules do the rest: `continue` in `after` ends the loop of one turn 
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -125,10 +126,8 @@ class Emitter:
     def _rest(self, body: list[ast.stmt], point: int) -> list[ast.stmt]:
         """What follows suspension point `point`, which lies in `body`, up to the end of `body`."""
         suspension = self._form.suspensions[point]
-        for index, statement in enumerate(body):
-            if suspension in own_nodes(statement):
-                break
-        out = self._inside(statement, suspension)
+        index = next(i for i, statement in enumerate(body) if suspension in own_nodes(statement))
+        out = self._inside(body[index], suspension)
         return [*out, *self._forward(body[index + 1 :])] if FALL in exits(out) else out
 
     def _inside(self, statement: ast.stmt, suspension: Suspend) -> list[ast.stmt]:
@@ -143,20 +142,35 @@ class Emitter:
         rest = self._rest(statement.body, suspension.point)
         if isinstance(statement, ast.If):
             return rest
-        more_turns = exits(rest) & {FALL, CONTINUE}
+        ways = exits(rest)
+        if not ways:
+            return rest
+        more_turns = ways & {FALL, CONTINUE}
         return [once(rest, [self._reached(statement)] if more_turns else [], statement)]
 
     # From the normal form to Python
 
     def _lowered(self, body: list[ast.stmt]) -> list[ast.stmt]:
         """The block with its suspensions as `return` statements; `pass` where nothing is left."""
-        lowering = _Lowering(self)
-        return [lowering.visit(statement) for statement in body] or [ast.Pass()]
+        return [self._lowered_statement(statement) for statement in body] or [ast.Pass()]
 
-    def suspend(self, node: Suspend) -> ast.stmt:
+    def _lowered_statement(self, statement: ast.stmt) -> ast.stmt:
+        if isinstance(statement, Suspend):
+            return self._suspend(statement)
+        if not has_await(statement):
+            return statement
+        # A new node, because segments share what they have in common.
+        assert isinstance(statement, (ast.If, *Loop))
+        new = copy.copy(statement)
+        new.body = self._lowered(statement.body)
+        new.orelse = self._lowered(statement.orelse) if statement.orelse else []
+        return new
+
+    def _suspend(self, node: Suspend) -> ast.stmt:
         """`return <suspend>(point, call, {"name": value, ...})`."""
         live = self._liveness.after[node.point]
-        surely, perhaps = sorted(live - self._liveness.maybe_unbound), sorted(live & self._liveness.maybe_unbound)
+        surely = sorted(live - self._liveness.maybe_unbound)
+        perhaps = sorted(live & self._liveness.maybe_unbound)
         keys: list[ast.expr | None] = [ast.Constant(name) for name in surely]
         values: list[ast.expr] = [ast.Name(name, ast.Load()) for name in surely]
         if perhaps:
@@ -167,26 +181,8 @@ class Emitter:
         return ast.fix_missing_locations(ast.copy_location(ast.Return(call), node))
 
 
-class _Lowering(ast.NodeTransformer):
-    """Replaces suspensions, copying the statements around them: segments share what they have in common."""
-
-    def __init__(self, emitter: Emitter) -> None:
-        self._emitter = emitter
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, Suspend):
-            return self._emitter.suspend(node)
-        if isinstance(node, (ast.If, *Loop)) and has_await(node):
-            body = [self.visit(child) for child in node.body] or [ast.Pass()]
-            orelse = [self.visit(child) for child in node.orelse]
-            new = type(node)(**{**dict(ast.iter_fields(node)), "body": body, "orelse": orelse})
-            return ast.fix_missing_locations(ast.copy_location(new, node))
-        return node
-
-
 def _bound_ones(names: list[str]) -> ast.expr:
     """`<bound>(locals(), ("x", ...))`: those of the variables that have a value."""
     table = ast.Call(ast.Name(LOCALS, ast.Load()), [], [])
     wanted = ast.Tuple([ast.Constant(name) for name in names], ast.Load())
     return ast.Call(ast.Name(BOUND, ast.Load()), [table, wanted], [])
-

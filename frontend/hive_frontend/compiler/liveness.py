@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hive_frontend.compiler.syntax import Nested, Suspend, is_always_true, own_nodes
+from hive_frontend.compiler.syntax import Suspend, is_always_true, own_nodes, targets_of
 
 Live = frozenset[str]
 _NOTHING: Live = frozenset()
@@ -58,7 +58,7 @@ class _Analysis:
     def _statement(self, statement: ast.stmt, after: Live, on_break: Live, on_continue: Live) -> Live:
         match statement:
             case Suspend(call=call, targets=targets):
-                after = (after - _bound(*targets)) | self._read(*targets)
+                after = (after - bound_names(*targets)) | self._read(*targets)
                 self.after[statement.point] |= after
                 return after | self._read(call)
             case ast.If(test=test, body=body, orelse=orelse):
@@ -73,7 +73,7 @@ class _Analysis:
                 head = self.block(orelse, after, on_break, on_continue)
                 # A for loop whose body suspends reads its iterator, a variable, again after each turn.
                 head |= self._read(iterator) | self._read(target)
-                return self._loop(body, head, after, _bound(target))
+                return self._loop(body, head, after, bound_names(target))
             case ast.Return() | ast.Raise():
                 return self._read(statement)
             case ast.Break():
@@ -81,8 +81,7 @@ class _Analysis:
             case ast.Continue():
                 return on_continue
             case ast.Assign() | ast.AnnAssign(value=ast.expr()):
-                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-                return (after - _bound(*targets)) | self._read(statement)
+                return (after - bound_names(*targets_of(statement))) | self._read(statement)
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 return (after - {name}) | self._read(statement)
             case ast.Import(names=names) | ast.ImportFrom(names=names):
@@ -102,7 +101,7 @@ class _Analysis:
 
     def _read(self, *nodes: ast.AST) -> Live:
         """Variables that the nodes mention other than to assign them, nested functions included."""
-        names = set()
+        names: set[str] = set()
         for root in nodes:
             for node in ast.walk(root):
                 if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):
@@ -114,7 +113,7 @@ class _Analysis:
         return self._variables & names
 
 
-def _bound(*targets: ast.expr) -> Live:
+def bound_names(*targets: ast.expr) -> Live:
     """Variables that an assignment to the targets gives a value."""
     return frozenset(
         node.id
@@ -126,79 +125,10 @@ def _bound(*targets: ast.expr) -> Live:
 
 def _deleted(body: list[ast.stmt]) -> Live:
     """Variables that lose their value somewhere: by `del`, or at the end of `except ... as`."""
-    names = set()
+    names: set[str] = set()
     for node in own_nodes(*body):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Del):
             names.add(node.id)
         elif isinstance(node, ast.ExceptHandler) and node.name is not None:
             names.add(node.name)
     return frozenset(names)
-
-
-@dataclass(frozen=True)
-class Capture:
-    """A nested function that would outlive the variables it captured."""
-
-    node: ast.AST
-    function: str
-    variables: tuple[str, ...]
-
-
-def escaping_captures(body: list[ast.stmt], liveness: Liveness, variables: Iterable[str]) -> list[Capture]:
-    """Nested functions that a state would carry although they refer to variables of the agent.
-
-    After the await those variables live in another frame, so the function would see old values, and all
-    branches would share them.
-    """
-    carried = frozenset().union(*liveness.after)
-    own = frozenset(variables)
-    found = []
-    for node in own_nodes(*body):
-        names: Live = _NOTHING
-        if isinstance(node, Nested) and not isinstance(node, ast.Lambda):
-            names, functions = frozenset({node.name}), [node]
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = _bound(*targets) | _owners(targets)
-            functions = list(_kept_lambdas(node.value))
-        for function in functions if names & carried else ():
-            captured = _captured(function) & own
-            if captured:
-                found.append(Capture(function, min(names & carried), tuple(sorted(captured))))
-    return found
-
-
-def _owners(targets: list[ast.expr]) -> Live:
-    """Variables that an assignment such as `handlers["x"] = ...` stores into."""
-    return frozenset(
-        node.id
-        for target in targets
-        if isinstance(target, (ast.Subscript, ast.Attribute))
-        for node in own_nodes(target.value)
-        if isinstance(node, ast.Name)
-    )
-
-
-def _kept_lambdas(value: ast.expr) -> Iterable[ast.Lambda]:
-    """Lambdas that become part of a value; one that is an argument of a call is taken to be done with when
-    the call is, like the key of `sorted`."""
-    if isinstance(value, ast.Lambda):
-        yield value
-    elif not isinstance(value, ast.Call):
-        for child in ast.iter_child_nodes(value):
-            if isinstance(child, ast.expr):
-                yield from _kept_lambdas(child)
-
-
-def _captured(function: ast.AST) -> Live:
-    """Names that the body of a nested function or class takes from around it."""
-    defaults = {id(node) for node in own_nodes(function)}
-    loaded, bound = set(), set()
-    for node in ast.walk(function):
-        if id(node) in defaults:
-            continue
-        if isinstance(node, ast.arg):
-            bound.add(node.arg)
-        elif isinstance(node, ast.Name):
-            (loaded if isinstance(node.ctx, ast.Load) else bound).add(node.id)
-    return frozenset(loaded - bound)

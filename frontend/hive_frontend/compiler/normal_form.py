@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -156,8 +156,10 @@ class _Normaliser:
                 for value in rest:
                     body: list[ast.stmt] = []
                     body.append(_at(value, ast.Assign([_store(result)], self.lower(value, body))))
-                    test = result if isinstance(op, ast.And) else _at(node, ast.UnaryOp(ast.Not(), result))
-                    out.append(_at(value, ast.If(test, body, [])))
+                    go_on: ast.expr = result
+                    if isinstance(op, ast.Or):
+                        go_on = _at(node, ast.UnaryOp(ast.Not(), result))
+                    out.append(_at(value, ast.If(go_on, body, [])))
                     out = body
                 return result
             case ast.IfExp(test=test, body=then, orelse=otherwise):
@@ -251,19 +253,22 @@ def _operands(node: ast.expr) -> Iterator[tuple[str, int | None, ast.expr]]:
     """
     match node:
         case ast.Dict(keys=keys, values=values):
-            for place, (key, value) in enumerate(zip(keys, values, strict=True)):
+            for number, (key, value) in enumerate(zip(keys, values, strict=True)):
                 if key is not None:
-                    yield "keys", place, key
-                yield "values", place, value
+                    yield "keys", number, key
+                yield "values", number, value
         case ast.Call(func=function, args=arguments, keywords=keywords):
             yield "func", None, function
-            for place, argument in enumerate(arguments):
-                yield "args", place, argument
-            for place, keyword in enumerate(keywords):
-                yield "keywords", place, keyword.value
+            for number, argument in enumerate(arguments):
+                yield "args", number, argument
+            for number, keyword in enumerate(keywords):
+                yield "keywords", number, keyword.value
         case _:
             for field, value in ast.iter_fields(node):
-                for place, item in enumerate(value) if isinstance(value, list) else [(None, value)]:
+                items: Iterable[tuple[int | None, object]] = (
+                    enumerate(value) if isinstance(value, list) else [(None, value)]
+                )
+                for place, item in items:
                     # The target of `:=` is bound, not evaluated; a format specification has no await.
                     if isinstance(item, ast.expr) and not (
                         (isinstance(node, ast.NamedExpr) and field == "target") or field == "format_spec"

@@ -118,7 +118,7 @@ class Program:
 
     def describe(self, variable: str) -> str:
         """A variable of a state, for messages."""
-        return self.hidden.get(variable) or f"variable {variable!r}"
+        return describe(self.hidden, variable)
 
     def _outcome(self, reported: tuple[int, Operation, dict[str, Any]] | tuple[Any]) -> Outcome:
         if len(reported) == 1:
@@ -127,6 +127,11 @@ class Program:
         if not isinstance(operation, (Gen, Gather)):
             raise HiveError(f"gen or gather was replaced by something that returns {operation!r}")
         return Suspended(self.points[index], operation, variables)
+
+
+def describe(hidden: Mapping[str, str], variable: str) -> str:
+    """A variable of a state in words, be it the user's or one that the compiler brought in."""
+    return hidden.get(variable) or f"variable {variable!r}"
 
 
 def _is_set(cell: CellType) -> bool:

@@ -6,8 +6,7 @@ import ast
 import functools
 import linecache
 from dataclasses import dataclass
-from types import FunctionType
-from typing import Any
+from types import CodeType, FunctionType
 
 from hive_frontend.errors import CompileError, Problem
 
@@ -68,6 +67,6 @@ def read_source(function: FunctionType) -> Source:
     )
 
 
-def _is_definition_of(node: ast.AsyncFunctionDef, code: Any) -> bool:
+def _is_definition_of(node: ast.AsyncFunctionDef, code: CodeType) -> bool:
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     return node.name == code.co_name and first == code.co_firstlineno

@@ -68,6 +68,11 @@ def has_await(*roots: ast.AST) -> bool:
     )
 
 
+def targets_of(statement: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]:
+    """What an assignment assigns to."""
+    return statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+
+
 def is_always_true(test: ast.expr) -> bool:
     """Whether the test of a loop is a constant such as `True`."""
     return isinstance(test, ast.Constant) and bool(test.value)

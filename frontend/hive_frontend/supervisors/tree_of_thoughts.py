@@ -37,7 +37,9 @@ class TreeOfThoughts(Supervisor):
         for setting, value in (("branching", branching), ("breadth", breadth), ("limit", limit)):
             optional = setting == "limit" and value is None
             if not optional and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise SupervisorError(f"TreeOfThoughts: {setting} must be an integer of at least 1, not {value!r}")
+                raise SupervisorError(
+                    f"TreeOfThoughts: {setting} must be an integer of at least 1, not {value!r}"
+                )
         self.branching = branching
         self.breadth = breadth
         self.limit = limit
