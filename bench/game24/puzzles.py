@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import combinations_with_replacement
 from typing import Final
 
@@ -36,7 +36,7 @@ class Puzzle:
         return show(self.numbers)
 
 
-@lru_cache(maxsize=None)
+@cache
 def luck(numbers: Numbers) -> Fraction:
     """The chance that uniformly drawn steps lead from `numbers`, two or more, to 24.
 

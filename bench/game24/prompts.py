@@ -1,0 +1,70 @@
+"""What the models are asked, and how their answers count.
+
+The proposer goes on with a list of solved positions and steps, the valuer with a chat of judged positions.
+Both forms were chosen among several by what the embedded model made of them on positions whose worth the
+solver knows. Every example is either a part of a puzzle worked out step by step, or one of the judgements that
+the Tree-of-Thoughts paper shows its valuer. `EXAMPLE_PUZZLES` names the puzzles worked out, so that an
+experiment can leave them out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bench.game24.rules import Numbers, apply_step, describe, numbers_of, parse_step, show
+
+_WORKED: Final = (
+    ((4, 4, 6, 8), ("8 + 4", "6 - 4", "12 * 2")),
+    ((2, 9, 10, 12), ("12 * 2", "10 - 9", "24 * 1")),
+    ((4, 9, 10, 13), ("13 - 10", "9 - 3", "6 * 4")),
+    ((1, 4, 8, 8), ("8 / 4", "2 + 1", "8 * 3")),
+    ((5, 5, 5, 9), ("5 + 5", "10 + 5", "15 + 9")),
+)
+EXAMPLE_PUZZLES: Final = frozenset(numbers_of(values) for values, _ in _WORKED)
+
+_JUDGED: Final = (
+    ("10 14", "sure"),
+    ("11 12", "impossible"),
+    ("4 4 10", "sure"),
+    ("4 9 11", "sure"),
+    ("5 7 8", "likely"),
+    ("5 6 6", "likely"),
+    ("10 10 11", "impossible"),
+    ("1 3 3", "impossible"),
+    ("3 8", "sure"),
+    ("2 5", "impossible"),
+)
+
+WORTH: Final = {"sure": 20.0, "likely": 1.0, "impossible": 0.001}
+"""What each word of the valuer adds to a position's score: the words and weights of the paper."""
+
+
+def _worked_examples() -> str:
+    text = (
+        "Use numbers and basic arithmetic operations (+ - * /) to obtain 24. Each step joins two numbers.\n\n"
+    )
+    for values, steps in _WORKED:
+        numbers = numbers_of(values)
+        for step in map(parse_step, steps):
+            text += f"Numbers: {show(numbers)}\nStep: {describe(numbers, step)}\n\n"
+            numbers = apply_step(numbers, step)
+    return text
+
+
+_PROPOSE: Final = _worked_examples()
+_VALUE: Final = (
+    ("system", "Can the numbers reach 24 with + - * /? Answer sure, likely or impossible."),
+    *(turn for numbers, word in _JUDGED for turn in (("user", numbers), ("assistant", word))),
+)
+
+
+def propose(numbers: Numbers) -> str:
+    """A text whose next words are a step from `numbers`; `rules.step_regex` constrains them."""
+    # The blank before the step belongs to the prompt: with digits as tokens of their own, as most models have
+    # them, it is a token that the grammar would otherwise have to admit, and every proposal to pay for.
+    return f"{_PROPOSE}Numbers: {show(numbers)}\nStep: "
+
+
+def value(numbers: Numbers) -> list[tuple[str, str]]:
+    """A chat whose next turn is one of the words of `WORTH`, judging whether `numbers` can make 24."""
+    return [*_VALUE, ("user", show(numbers))]

@@ -1,0 +1,121 @@
+"""What came of a set of puzzles: the model's search and the lottery, side by side."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from hive_frontend import RunResult, Totals, Usage
+from pydantic import BaseModel
+from rich.table import Table
+
+from bench.game24.puzzles import Puzzle
+from bench.game24.random_arm import Shape, search, solved_share
+
+
+class Game(BaseModel):
+    """What became of one puzzle."""
+
+    numbers: str
+    rank: int
+    luck: float
+    """The chance that three steps drawn by lot solve it."""
+    solved: bool
+    steps: list[str]
+    """The solution found; empty without one."""
+    random_solved: bool
+    """Whether one search of the same shape by lot, with the run's seed, solved it."""
+    random_share: float
+    """The share of many such searches that solve it."""
+    totals: Totals
+
+
+class Summary(BaseModel):
+    """The outcome of a run, as JSON files keep it."""
+
+    puzzles: int
+    solved: int
+    random_solved: int
+    random_expected: float
+    """How many of the puzzles a search by lot solves on average."""
+    requests: int
+    tokens_generated: int
+    """Tokens that the model computed."""
+    tokens_replayed: int
+    """Tokens that the server's Logits Cache served instead."""
+    wall_s: float
+    agents: dict[str, Usage]
+    seed: int
+    branching: int
+    breadth: int
+    games: list[Game]
+
+
+def judge(puzzle: Puzzle, run: RunResult[list[str]], shape: Shape, seed: int) -> Game:
+    """The record of one puzzle, with what the random arm makes of it."""
+    return Game(
+        numbers=str(puzzle),
+        rank=puzzle.rank,
+        luck=float(puzzle.luck),
+        solved=run.best is not None,
+        steps=run.value or [],
+        random_solved=search(puzzle.numbers, shape, random.Random(f"{seed}:{puzzle}")),
+        random_share=solved_share(puzzle.numbers, shape, seed=seed),
+        totals=run.totals,
+    )
+
+
+def summarise(games: Iterable[Game], shape: Shape, seed: int) -> Summary:
+    """Add the games up. `wall_s` is the time of the searches: they run one after the other."""
+    games = list(games)
+    agents: dict[str, Usage] = {}
+    for game in games:
+        for name, usage in game.totals.agents.items():
+            agents[name] = _sum([agents.get(name, Usage()), usage])
+    return Summary(
+        puzzles=len(games),
+        solved=sum(game.solved for game in games),
+        random_solved=sum(game.random_solved for game in games),
+        random_expected=sum(game.random_share for game in games),
+        **_sum(game.totals for game in games).model_dump(),
+        wall_s=sum(game.totals.wall_s for game in games),
+        agents=agents,
+        seed=seed,
+        branching=shape.branching,
+        breadth=shape.breadth,
+        games=games,
+    )
+
+
+def _sum(usages: Iterable[Usage]) -> Usage:
+    usages = list(usages)
+    return Usage(
+        requests=sum(usage.requests for usage in usages),
+        tokens_generated=sum(usage.tokens_generated for usage in usages),
+        tokens_replayed=sum(usage.tokens_replayed for usage in usages),
+    )
+
+
+def table(summary: Summary) -> Table:
+    """The summary for a terminal: one row per arm, one per agent."""
+    result = Table(title=f"Game of 24: {summary.puzzles} puzzles, seed {summary.seed}", title_justify="left")
+    result.add_column("arm")
+    for heading in ("solved", "requests", "tokens", "replayed", "share", "wall time"):
+        result.add_column(heading, justify="right")
+    wall = f"{summary.wall_s:.1f} s"
+    solved = f"{summary.solved}/{summary.puzzles}"
+    result.add_row("tree of thoughts", solved, *_costs(summary), wall, style="bold")
+    for name, usage in sorted(summary.agents.items()):
+        result.add_row(f"  {name}", "", *_costs(usage), "", style="dim")
+    result.add_row("random", f"{summary.random_solved}/{summary.puzzles}", "0", "0", "0", "-", "-")
+    result.caption = (
+        f"random: every choice of the same search by lot; on average it solves {summary.random_expected:.1f}"
+    )
+    return result
+
+
+def _costs(usage: Usage | Summary) -> tuple[str, str, str, str]:
+    """Requests, all tokens, those replayed, and their share."""
+    tokens = usage.tokens_generated + usage.tokens_replayed
+    share = f"{usage.tokens_replayed / tokens:.1%}" if tokens else "-"
+    return f"{usage.requests:,}", f"{tokens:,}", f"{usage.tokens_replayed:,}", share

@@ -1,0 +1,1 @@
+"""Programs that show what Hive is for, each complete in one file."""
