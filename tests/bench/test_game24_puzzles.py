@@ -1,0 +1,78 @@
+"""All puzzles, their order, and the arm that plays them by lot."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+
+import pytest
+
+from bench.game24 import prompts
+from bench.game24.puzzles import COUNT, TEST_SET, luck, puzzles, ranked
+from bench.game24.random_arm import Shape, search, solved_share
+from bench.game24.rules import numbers_of, solvable
+
+
+def test_there_are_1362_puzzles_and_all_can_be_solved() -> None:
+    assert len(ranked()) == len({puzzle.numbers for puzzle in ranked()}) == COUNT == 1362
+    assert all(puzzle.luck > 0 for puzzle in ranked())
+    sample = random.Random(0).sample(ranked(), 40)
+    assert all(solvable(puzzle.numbers) for puzzle in sample)
+
+
+def test_ranks_go_from_easy_to_hard() -> None:
+    order = [(-puzzle.luck, puzzle.numbers) for puzzle in ranked()]
+    assert order == sorted(order)
+    assert [puzzle.rank for puzzle in ranked()] == list(range(COUNT))
+    # Fixed, so that a change of the rule, which would change every reported number, cannot go unnoticed.
+    assert [str(puzzle) for puzzle in puzzles(0, 3)] == ["12 12 12 12", "2 2 2 12", "4 6 6 6"]
+    assert str(puzzles(COUNT - 1, COUNT)[0]) == "7 10 11 13"
+    assert [puzzle.rank for puzzle in puzzles(TEST_SET.start, TEST_SET.stop)] == list(TEST_SET)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 3), (5, 5), (7, 3), (0, COUNT + 1)])
+def test_ranks_outside_are_refused(start: int, stop: int) -> None:
+    with pytest.raises(ValueError, match="ranks must satisfy"):
+        puzzles(start, stop)
+
+
+def test_luck_is_the_share_of_uniform_steps() -> None:
+    assert luck(numbers_of((3, 8))) == Fraction(1, 5)  # 8 * 3 among 8+3, 8-3, 8*3, 8/3, 3/8
+    assert luck(numbers_of((12, 12))) == Fraction(1, 4)  # 12 / 12 is written once
+    assert luck(numbers_of((1, 1, 1, 1))) == 0
+
+
+def test_the_random_arm_repeats_itself() -> None:
+    shape = Shape(branching=6, breadth=3)
+    puzzle = puzzles(0, 1)[0]
+    searches = [search(puzzle.numbers, shape, random.Random(seed)) for seed in range(30)]
+    assert searches == [search(puzzle.numbers, shape, random.Random(seed)) for seed in range(30)]
+    assert len(set(searches)) == 2
+    assert solved_share(puzzle.numbers, shape, seed=1, runs=50) == solved_share(
+        puzzle.numbers, shape, seed=1, runs=50
+    )
+
+
+def test_a_random_search_of_one_path_solves_as_often_as_luck_says() -> None:
+    puzzle = puzzles(0, 1)[0]
+    share = solved_share(puzzle.numbers, Shape(branching=1, breadth=1), seed=0, runs=4000)
+    assert share == pytest.approx(float(puzzle.luck), abs=0.025)  # five standard deviations
+
+
+def test_a_wider_random_search_solves_more() -> None:
+    numbers = puzzles(300, 301)[0].numbers
+    narrow, wide = (solved_share(numbers, Shape(k, k), seed=0, runs=200) for k in (2, 12))
+    assert narrow < wide
+
+
+def test_a_shape_has_at_least_one_of_each() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Shape(branching=0, breadth=1)
+
+
+def test_prompts_show_the_numbers_last_and_true_examples_only() -> None:
+    assert prompts.propose(numbers_of((1, 2, 3, 4))).endswith("Numbers: 1 2 3 4\nStep: ")
+    assert "8 + 4 = 12 (left: 4 6 12)" in prompts.propose(numbers_of((1, 2)))
+    assert "24 * 1 = 24 (left: 24)" in prompts.propose(numbers_of((1, 2)))
+    assert prompts.value(numbers_of((1, 2)))[-1] == ("user", "1 2")
+    assert all(solvable(numbers) for numbers in prompts.EXAMPLE_PUZZLES)
