@@ -11,9 +11,11 @@ Every function takes decoded JSON and raises :class:`RequestError`, which names 
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import re._parser as regex_parser  # type: ignore[import-not-found]
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +35,7 @@ class Limits:
     """Images travel in bodies; without a bound one request takes the machine's memory."""
     max_n: int = 128
     """Answers per prompt."""
-    max_batch: int = 1024
+    max_batch: int = 4096
     """Prompts per request, and prompts times ``n``."""
     max_top_logprobs: int = 1000
     """Alternatives per position: each is a Python object per token on its way through three processes."""
@@ -42,8 +44,12 @@ class Limits:
     max_stops: int = 64
     """Stop strings or patterns; each is searched for after every token."""
     max_stop_length: int = 1024
-    max_grammar_length: int = 65536
-    """Characters of a ``regex``, ``ebnf``, ``json_schema`` or ``structural_tag``."""
+    max_regex_length: int = 8192
+    """Characters of a ``regex`` or ``ebnf``: compiling takes time in the square of it, about 1 s for this much."""
+    max_schema_length: int = 65536
+    """Characters of a ``json_schema`` or ``structural_tag`` given as text."""
+    max_schema_depth: int = 64
+    """Nesting of a schema; compiling takes minutes for some thousands."""
     max_text_length: int = 512
     """Characters of a name: ``rid``, ``extra_key`` and the like."""
 
@@ -65,8 +71,10 @@ def check_generate(body: Any, limits: Limits) -> None:
     for name, value in fields.items():
         if value is not None and name in _INTERNAL_FIELDS:
             raise RequestError(name, "is internal to the server and must not be set by a request")
-    _check_engine_fields(fields, limits)
+    _check_no_probe(fields.get("rid"))
+    size = _check_engine_fields(fields, limits)
     _check_all(fields, _GENERATE_FIELDS, limits)
+    _check_all_per_prompt(fields, _GENERATE_PER_PROMPT, size, limits)
 
 
 def check_completion(body: Any, limits: Limits) -> None:
@@ -76,10 +84,13 @@ def check_completion(body: Any, limits: Limits) -> None:
         RequestError: naming the field and its rule.
     """
     fields = _object("body", body)
-    prompts, _ = _count_prompts("prompt", fields.get("prompt"), limits)
+    prompts, batch = _count_prompts("prompt", fields.get("prompt"), limits)
+    size = prompts if batch else None
     _check_all(fields, _COMPLETION_FIELDS, limits)
+    _check_all_per_prompt(fields, _ROUTING_PER_PROMPT, size, limits)
     _check_fanout("n", prompts, fields.get("n"), limits)
-    _check_rid(fields.get("rid"), prompts if isinstance(fields.get("prompt"), list) else None, limits)
+    _check_no_probe(fields.get("rid"))
+    _check_rid(fields.get("rid"), size, limits)
     _check_min_tokens(fields, "min_tokens", ("max_tokens",))
 
 
@@ -96,8 +107,10 @@ def check_chat(body: Any, limits: Limits) -> None:
     for index, message in enumerate(messages):
         _object(f"messages[{index}]", message)
     _check_all(fields, _CHAT_FIELDS, limits)
+    _check_all_per_prompt(fields, _ROUTING_PER_PROMPT, None, limits)
     if fields.get("input_ids") is not None:
         _token_ids("input_ids", fields["input_ids"], limits)
+    _check_no_probe(fields.get("rid"))
     _check_rid(fields.get("rid"), None, limits)
     _check_min_tokens(fields, "min_tokens", ("max_completion_tokens", "max_tokens"))
 
@@ -141,8 +154,11 @@ _INTERNAL_FIELDS = frozenset(
 """Fields of ``GenerateReqInput`` that arrive from a body, too, although only SGLang's processes may set them."""
 
 
-def _check_engine_fields(fields: Mapping[str, Any], limits: Limits) -> None:
-    """Prompt, sampling parameters and log-probabilities of a request in the engine's own terms."""
+def _check_engine_fields(fields: Mapping[str, Any], limits: Limits) -> int | None:
+    """Prompt, sampling parameters and log-probabilities of a request in the engine's own terms.
+
+    Returns the number of prompts of a batch, None for a single prompt.
+    """
     prompts, batch = _count_engine_prompts(fields, limits)
     size = prompts if batch else None
     params = fields.get("sampling_params")
@@ -166,11 +182,10 @@ def _check_engine_fields(fields: Mapping[str, Any], limits: Limits) -> None:
         n = None
     _check_fanout("sampling_params.n", prompts, n, limits)
     _check_rid(fields.get("rid"), size, limits)
-    for name, check in _PER_PROMPT_FIELDS.items():
-        if fields.get(name) is not None:
-            _check_per_prompt(name, fields[name], size, check, limits)
+    _check_all_per_prompt(fields, _PER_PROMPT_FIELDS, size, limits)
     if fields.get("token_ids_logprob"):
         _check_token_ids_logprob(fields["token_ids_logprob"], size, limits)
+    return size
 
 
 def _count_engine_prompts(fields: Mapping[str, Any], limits: Limits) -> tuple[int, bool]:
@@ -277,6 +292,20 @@ def _check_rid(rid: Any, size: int | None, limits: Limits) -> None:
         _name("rid", rid, limits)
 
 
+def _check_no_probe(rid: Any) -> None:
+    for item in rid if isinstance(rid, list) else [rid]:
+        if isinstance(item, str) and item.startswith("HEALTH_CHECK"):
+            raise RequestError("rid", "must not begin with HEALTH_CHECK, which marks the server's own probes")
+
+
+def _check_all_per_prompt(
+    fields: Mapping[str, Any], checks: Mapping[str, Check], size: int | None, limits: Limits
+) -> None:
+    for name, check in checks.items():
+        if (value := fields.get(name)) is not None:
+            _check_per_prompt(name, value, size, check, limits)
+
+
 def _check_per_prompt(name: str, value: Any, size: int | None, check: Check, limits: Limits) -> None:
     """A field that is one value, or in a batch also a list with a value for each prompt."""
     if not isinstance(value, list):
@@ -287,7 +316,8 @@ def _check_per_prompt(name: str, value: Any, size: int | None, check: Check, lim
         raise RequestError(name, f"must have one value per prompt, got {len(value)} for {size} prompts")
     else:
         for index, item in enumerate(value):
-            check(f"{name}[{index}]", item, limits)
+            if item is not None:
+                check(f"{name}[{index}]", item, limits)
 
 
 def _check_token_ids_logprob(value: Any, size: int | None, limits: Limits) -> None:
@@ -350,8 +380,32 @@ def _name(field: str, value: Any, limits: Limits) -> None:
         raise RequestError(
             field, f"must be a string of 1 to {limits.max_text_length} characters, got {shown(value)}"
         )
-    if value.startswith("HEALTH_CHECK"):
-        raise RequestError(field, "must not begin with HEALTH_CHECK, which marks the server's own probes")
+
+
+def _text(field: str, value: Any, limits: Limits) -> None:
+    if not isinstance(value, str) or len(value) > limits.max_text_length:
+        raise RequestError(
+            field, f"must be a string of at most {limits.max_text_length} characters, got {shown(value)}"
+        )
+
+
+def _any_text(field: str, value: Any, limits: Limits) -> None:
+    if not isinstance(value, str):
+        raise RequestError(field, f"must be a string, got {shown(value)}")
+
+
+def _hidden_states(field: str, value: Any, limits: Limits) -> None:
+    if not isinstance(value, bool) and value != "last":
+        raise RequestError(field, f"must be true, false or 'last', got {shown(value)}")
+
+
+def _session_params(field: str, value: Any, limits: Limits) -> None:
+    for key, item in _object(field, value).items():
+        check = _SESSION_PARAMS.get(key)
+        if check is None:
+            raise RequestError(f"{field}.{shown_key(key)}", "is unknown")
+        if item is not None:
+            check(f"{field}.{key}", item, limits)
 
 
 def _token_ids(field: str, value: Any, limits: Limits) -> None:
@@ -405,7 +459,10 @@ def _stop(field: str, value: Any, limits: Limits) -> None:
 def _stop_regex(field: str, value: Any, limits: Limits) -> None:
     for name, pattern in _strings(field, value, limits):
         try:
-            re.compile(pattern)
+            with warnings.catch_warnings():
+                # Python warns of patterns that a future version may read differently.
+                warnings.simplefilter("ignore")
+                re.compile(pattern)
             ways = _ways_to_match(regex_parser.parse(pattern))
         except (re.error, RecursionError, OverflowError) as error:
             raise RequestError(name, f"must be a regular expression, got {shown(pattern)}: {error}") from None
@@ -476,11 +533,53 @@ _DECIMAL = re.compile(r"[0-9]{1,9}", re.ASCII)
 _bias = _number(-1e6, 1e6)
 
 
-def _grammar(field: str, value: Any, limits: Limits) -> None:
-    if not isinstance(value, str) or len(value) > limits.max_grammar_length:
+def _regex(field: str, value: Any, limits: Limits) -> None:
+    if not isinstance(value, str) or len(value) > limits.max_regex_length:
         raise RequestError(
-            field, f"must be a string of at most {limits.max_grammar_length} characters, got {shown(value)}"
+            field, f"must be a string of at most {limits.max_regex_length} characters, got {_measured(value)}"
         )
+
+
+def _schema_text(field: str, value: Any, limits: Limits) -> None:
+    if not isinstance(value, str) or len(value) > limits.max_schema_length:
+        raise RequestError(
+            field,
+            f"must be a string of at most {limits.max_schema_length} characters, got {_measured(value)}",
+        )
+    # SGLang takes the empty string for "no grammar" and this word for "any JSON".
+    if value in ("", "$$ANY$$"):
+        return
+    try:
+        schema = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(
+            field, f"must be JSON in a string, got {shown(value)}: {shown(str(error))}"
+        ) from None
+    _shallow(field, schema, limits)
+
+
+def _shallow(field: str, value: Any, limits: Limits) -> None:
+    """Refuse JSON that is nested too deeply, level by level: recursion could end before the nesting does."""
+    level = [value]
+    for _ in range(limits.max_schema_depth):
+        level = [
+            inner
+            for item in level
+            if isinstance(item, dict | list)
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return
+    raise RequestError(field, f"must be nested at most {limits.max_schema_depth} levels deep")
+
+
+def _measured(value: Any) -> str:
+    return f"{len(value)} characters" if isinstance(value, str) else shown(value)
+
+
+def _shallow_object(field: str, value: Any, limits: Limits) -> None:
+    _object(field, value)
+    _shallow(field, value, limits)
 
 
 _GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
@@ -542,8 +641,8 @@ _SHARED: dict[str, Check] = {
     "skip_special_tokens": _flag,
     "no_stop_trim": _flag,
     "logit_bias": _logit_bias,
-    "regex": _grammar,
-    "ebnf": _grammar,
+    "regex": _regex,
+    "ebnf": _regex,
     "custom_params": check_custom_params,
 }
 """Sampling parameters that have the same name in ``sampling_params`` and in OpenAI's bodies."""
@@ -555,8 +654,8 @@ _SAMPLING_PARAMS: dict[str, Check] = {
     "sampling_seed": _seed,
     "spaces_between_special_tokens": _flag,
     "stream_interval": _integer(1, _INT32_MAX),
-    "json_schema": _grammar,
-    "structural_tag": _grammar,
+    "json_schema": _schema_text,
+    "structural_tag": _schema_text,
 }
 """All that ``sampling_params`` may hold: SGLang answers 500 to others, or takes them for its internal state."""
 
@@ -567,22 +666,65 @@ _PER_PROMPT_FIELDS: dict[str, Check] = {
     "top_logprobs_num": _top_logprobs,
 }
 
-_GENERATE_FIELDS: dict[str, Check] = {"stream": _flag}
+_SESSION_PARAMS: dict[str, Check] = {
+    "id": _text,
+    "rid": _text,
+    "offset": _integer(-1, _INT32_MAX),
+    "replace": _flag,
+    "drop_previous_output": _flag,
+}
+
+_ROUTING: dict[str, Check] = {
+    "stream": _flag,
+    "session_id": _text,
+    "session_params": _session_params,
+    "priority": _integer(-(2**31), _INT32_MAX),
+    "routed_dp_rank": _integer(0, _INT32_MAX),
+    "disagg_prefill_dp_rank": _integer(0, _INT32_MAX),
+}
+"""Where and when a request runs."""
+
+_ROUTING_PER_PROMPT: dict[str, Check] = {
+    "extra_key": _text,
+    "lora_path": _text,
+    "custom_logit_processor": _any_text,
+    "bootstrap_host": _text,
+    "bootstrap_port": _integer(0, 65535),
+    "bootstrap_room": _integer(0, _INT64_MAX),
+    "return_hidden_states": _hidden_states,
+}
+"""SGLang takes a list for these, and sends it on as one value when there is only one prompt."""
+
+_GENERATE_FIELDS: dict[str, Check] = {
+    **_ROUTING,
+    "routing_key": _text,
+    "conversation_id": _text,
+    "max_thinking_tokens": _tokens,
+    "routed_experts_start_len": _tokens,
+}
+
+_GENERATE_PER_PROMPT: dict[str, Check] = {**_ROUTING_PER_PROMPT, "return_sampling_mask": _flag}
 
 _OPENAI: dict[str, Check] = {
     **_SHARED,
+    **_ROUTING,
     "seed": _seed,
-    "stream": _flag,
+    "cache_salt": _text,
+    "data_parallel_rank": _integer(0, _INT32_MAX),
+    "routed_experts_start_len": _tokens,
     "max_tokens": _integer(1, _INT32_MAX),
     "min_tokens": _tokens,
     "echo": _flag,
+    "response_format": _shallow_object,
 }
 
-_COMPLETION_FIELDS: dict[str, Check] = {**_OPENAI, "logprobs": _top_logprobs, "json_schema": _grammar}
+_COMPLETION_FIELDS: dict[str, Check] = {**_OPENAI, "logprobs": _top_logprobs, "json_schema": _schema_text}
 
 _CHAT_FIELDS: dict[str, Check] = {
     **_OPENAI,
     "max_completion_tokens": _integer(1, _INT32_MAX),
     "logprobs": _flag,
     "top_logprobs": _top_logprobs,
+    "tools": _shallow,
+    "chat_template_kwargs": _shallow_object,
 }

@@ -148,6 +148,17 @@ def test_the_engines_object_passes_like_its_body(body: dict[str, Any]) -> None:
     check_request_object(SimpleNamespace(**body, received_time=1.5), LIMITS)
 
 
+def test_the_servers_own_probes_pass_as_objects_only() -> None:
+    probe = {
+        "rid": "HEALTH_CHECK_1",
+        "input_ids": [0],
+        "sampling_params": {"max_new_tokens": 1, "temperature": 0.0},
+    }
+    check_request_object(SimpleNamespace(**probe), LIMITS)
+    with pytest.raises(RequestError, match="must not begin with HEALTH_CHECK"):
+        check_generate(probe, LIMITS)
+
+
 @pytest.mark.parametrize(
     ("fields", "blamed"),
     [
@@ -166,8 +177,8 @@ def test_the_engines_object_is_refused_like_its_body(fields: dict[str, Any], bla
 @pytest.mark.parametrize(
     ("body", "blamed"),
     [
-        ({"text": ["a"] * 1025}, "text"),
-        ({"text": ["a"] * 100, "sampling_params": {"n": 11}}, "sampling_params.n"),
+        ({"text": ["a"] * 4097}, "text"),
+        ({"text": ["a"] * 100, "sampling_params": {"n": 41}}, "sampling_params.n"),
         ({"text": ["a", "b"], "sampling_params": [{"n": 1}, {"n": 2}]}, "sampling_params"),
         ({"text": "a", "sampling_params": {"n": None}}, "sampling_params.n"),
         (

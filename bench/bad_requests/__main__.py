@@ -1,0 +1,125 @@
+"""``python -m bench.bad_requests``: what stock SGLang does with each bad request, as a table.
+
+A server that dies or stalls is started afresh, which costs about a minute on two cores; the whole table takes
+more than an hour there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+
+from bench.bad_requests.requests import BAD_REQUESTS, PROMPT, BadRequest, Outcome
+from hive.embedded_model import ensure_embedded_model
+from hive.server_process import ServerProcess
+
+STOCK_FLAGS = (
+    *("--device", "cpu", "--attention-backend", "torch_native", "--disable-cuda-graph"),
+    *("--skip-server-warmup", "--max-total-tokens", "8192"),
+)
+PATIENCE_S = 60.0
+"""A first penalty or grammar compiles code, which takes some seconds: that is no stall."""
+
+
+def serves(url: str) -> bool:
+    """Whether a plain request is answered in time."""
+    body = {"text": PROMPT, "sampling_params": {"max_new_tokens": 1}}
+    try:
+        return httpx.post(f"{url}/generate", json=body, timeout=PATIENCE_S).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def send(url: str, request: BadRequest) -> Outcome:
+    """Send the request and say what it alone got."""
+    headers = {"content-type": "application/json", **request.headers}
+    try:
+        answer = httpx.post(url + request.path, content=request.body, headers=headers, timeout=PATIENCE_S)
+    except httpx.TimeoutException:
+        return "no answer"
+    except httpx.TransportError:
+        return "connection closed"
+    outcome: dict[int, Outcome] = {200: "200", 500: "500"}
+    return outcome.get(answer.status_code, "400")
+
+
+def ended(server: ServerProcess) -> bool:
+    """Whether the server is gone; it may take a while to notice that a child has died."""
+    try:
+        server.process.wait(30)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def cause(log: str) -> str:
+    """The last exception in a log, in one line."""
+    errors = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception)\b.*$", log, flags=re.MULTILINE)
+    return errors[-1][:120] if errors else ""
+
+
+def measure(requests: Sequence[BadRequest], flags: Sequence[str], results: dict[str, dict[str, str]]) -> None:
+    """Send the requests that ``results`` lacks, adding what happened and printing it."""
+    server: ServerProcess | None = None
+    stock = ["--model-path", str(ensure_embedded_model()), *STOCK_FLAGS, *flags]
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        try:
+            for request in requests:
+                if request.name in results:
+                    continue
+                if server is None:
+                    server = ServerProcess(stock, log, module="sglang.launch_server")
+                    server.wait()
+                before = log.stat().st_size
+                outcome = send(server.url, request)
+                alive = serves(server.url)
+                if not alive:
+                    outcome = "dies" if ended(server) else "stalls"
+                with log.open(errors="replace") as text:
+                    text.seek(before)
+                    why = cause(text.read()) if outcome in ("dies", "stalls", "500") else ""
+                if not alive:
+                    server.stop()
+                    server = None
+                results[request.name] = {"outcome": outcome, "why": why}
+                print(f"{request.name:60} {outcome:10} {why}", flush=True)
+        finally:
+            if server is not None:
+                server.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.bad_requests", description=__doc__)
+    parser.add_argument("--only", default="", metavar="TEXT", help="only requests whose name contains TEXT")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="keep the outcomes here; what it holds is not sent"
+    )
+    parser.add_argument("flags", nargs="*", help="more flags of the server, after --")
+    options = parser.parse_args()
+    results: dict[str, dict[str, str]] = {}
+    if options.json and options.json.exists():
+        results = json.loads(options.json.read_text())
+    try:
+        measure([request for request in BAD_REQUESTS if options.only in request.name], options.flags, results)
+    finally:
+        if options.json:
+            options.json.write_text(json.dumps(results, indent=1) + "\n")
+    print(
+        ", ".join(
+            f"{outcome}: {count}"
+            for outcome, count in Counter(r["outcome"] for r in results.values()).most_common()
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
