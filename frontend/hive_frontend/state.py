@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from hive_frontend.compiler.program import Suspended
-from hive_frontend.flow_graph import RETURN
+from hive_frontend.flow_graph import FAIL, RETURN
 from hive_frontend.identity import Path, state_id
 
 Kind = Literal["waiting", "final", "dead"]
@@ -58,7 +58,7 @@ class State:
         self.fired = 0
         """How many times the state has been fired."""
         self.kind: Kind = "waiting" if suspended else "final" if failure is None else "dead"
-        self.name = suspended.point.name if suspended else RETURN
+        self.name = suspended.point.name if suspended else RETURN if failure is None else FAIL
         visits: Mapping[str, int] = parent.visits if parent else {}
         self.visits: dict[str, int] = {**visits, self.name: visits.get(self.name, 0) + 1}
         """How many times each named state was reached on the way here, this time included."""

@@ -11,6 +11,8 @@ _OPEN_NODES = 400
 """Trees with more nodes start with all but the branch of the best result folded."""
 _LONG = 600
 """Characters of a text that are shown without unfolding it."""
+_SHORT = 40
+"""Characters of an answer that may stand beside others."""
 
 
 def write_tree(tree: SearchTree, path: str | Path, *, title: str | None = None) -> Path:
@@ -36,6 +38,7 @@ class _Page:
         for node in tree.nodes:
             self._children.setdefault(node.parent, []).append(node)
         self._best = {node.id for node in tree.path_to(tree.best)} if tree.best is not None else set()
+        self._names = {node.id: node.name for node in tree.nodes}
         self._numbers = {node.id: number for number, node in enumerate(tree.nodes)}
 
     def html(self) -> str:
@@ -56,7 +59,10 @@ class _Page:
         replayed = sum(node.tokens_replayed for node in self._tree.nodes)
         share = f" ({replayed / (generated + replayed):.0%})" if replayed else ""
         facts = [
-            *((status, f"{count} {_WORDS[status]}") for status, count in counts.items()),
+            *(
+                (status, f"{count} {_WORDS[status]}{'s' if status == 'result' and count != 1 else ''}")
+                for status, count in counts.items()
+            ),
             ("plain", f"{generated:,} tokens generated"),
             ("plain", f"{replayed:,} replayed{share}"),
         ]
@@ -82,7 +88,7 @@ class _Page:
                 # Later elements are drawn on top of earlier ones.
                 edges.append(edge) if node.id in self._best else edges.insert(0, edge)
             radius = 6 if node.id in self._best or node.status == "result" else 4
-            hint = " | ".join([node.name, *node.replies, node.failure or node.value or ""]).strip(" |")
+            hint = " | ".join([*node.replies, node.failure or node.value or ""]).strip(" |")
             dots.append(
                 f'<a href="#n{self._numbers[node.id]}"><circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" '
                 f'r="{radius}"><title>{escape(hint[:300])}</title></circle></a>'
@@ -147,18 +153,30 @@ class _Page:
                 f'<span class="chip replayed" title="tokens replayed from the Logits Cache">'
                 f"&#8635; {node.tokens_replayed}</span>"
             )
-        place = f"state {node.id}" + ("" if node.line is None else f", line {node.line}")
-        texts = [_text(reply, "reply") for reply in node.replies]
+        # A row is headed by the step that led here, because its answer is what the row shows.
+        step = "start" if node.parent is None else self._names[node.parent]
+        place = f"state {node.id}, now at {node.name}" + (
+            "" if node.line is None else f" in line {node.line}"
+        )
+        texts = _replies(node.replies)
         if node.failure is not None:
             texts.append(_text(node.failure, "failure"))
         if node.value is not None:
             texts.append(_text(node.value, "value"))
-        texts += [_folded(prompt) for prompt in node.prompts]
+        texts.append(_folded(node.prompts, node.name))
         return (
-            f'<span class="row"><span class="name" title="{escape(place)}">{escape(node.name)}</span>'
+            f'<span class="row"><span class="name" title="{escape(place)}">{escape(step)}</span>'
             f'<span class="texts">{"".join(texts)}</span>'
             f'<span class="chips">{"".join(chips)}</span></span>'
         )
+
+
+def _replies(replies: list[str]) -> list[str]:
+    """Answers one below the other, or side by side where several short ones came at once, as votes do."""
+    if len(replies) > 1 and all(len(reply) <= _SHORT and "\n" not in reply.strip() for reply in replies):
+        votes = "".join(f'<span class="vote">{escape(reply.strip())}</span>' for reply in replies)
+        return [f'<span class="text reply">{votes}</span>']
+    return [_text(reply, "reply") for reply in replies]
 
 
 def _text(text: str, kind: str) -> str:
@@ -170,8 +188,16 @@ def _text(text: str, kind: str) -> str:
     )
 
 
-def _folded(prompt: str) -> str:
-    return f'<details class="prompt"><summary>prompt</summary><pre>{escape(prompt)}</pre></details>'
+def _folded(prompts: list[str], name: str) -> str:
+    """The prompts of the calls that a state waits for, folded; equal ones once."""
+    if not prompts:
+        return ""
+    counts = {prompt: prompts.count(prompt) for prompt in prompts}
+    shown = "".join(
+        f"<pre>{escape(prompt)}</pre>" + (f"<i>&#215; {count}</i>" if count > 1 else "")
+        for prompt, count in counts.items()
+    )
+    return f'<details class="prompt"><summary>then {escape(name)}</summary>{shown}</details>'
 
 
 _WORDS = {"expanded": "kept", "pruned": "pruned", "dead": "dead", "result": "result"}
@@ -216,9 +242,11 @@ li:target > .row, li:target > details > summary > .row { outline:3px solid var(-
 .text { display:block; white-space:pre-wrap; overflow-wrap:anywhere;
   font:13px/1.45 ui-monospace,Menlo,Consolas,monospace; }
 .text.value { color:var(--result); font-weight:600; } .text.failure { color:var(--dead); }
+.vote { display:inline-block; margin:0 6px 2px 0; padding:0 7px; border:1px solid var(--line);
+  border-radius:6px; }
 .text summary { cursor:pointer; } .text i { color:var(--soft); }
 .prompt { color:var(--soft); font-size:12px; } .prompt summary { cursor:pointer; width:max-content; }
-.prompt pre { white-space:pre-wrap; overflow-wrap:anywhere; margin:4px 0; }
+.prompt pre { display:inline-block; white-space:pre-wrap; overflow-wrap:anywhere; margin:4px 8px 4px 0; }
 .chips { flex:none; display:flex; gap:6px; flex-wrap:wrap; justify-content:flex-end; max-width:45%; }
 .chip { font-size:12px; padding:0 7px; border-radius:9px; background:var(--tint); color:var(--soft);
   white-space:nowrap; }

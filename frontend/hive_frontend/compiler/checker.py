@@ -12,10 +12,10 @@ from hive_frontend.call import gather, gen
 from hive_frontend.compiler.source import Source
 from hive_frontend.compiler.syntax import HIDDEN, Loop, Nested, has_await, own_nodes, targets_of
 from hive_frontend.errors import Problem
-from hive_frontend.flow_graph import RETURN, START
+from hive_frontend.flow_graph import FAIL, RETURN, START
 
 _STATE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_RESERVED = frozenset({START, RETURN})
+_RESERVED = frozenset({START, RETURN, FAIL})
 
 _OUTSIDE = "move the await before or after this statement and keep only its result in here"
 _UNSUPPORTED: dict[type[ast.AST], tuple[str, str]] = {
@@ -201,8 +201,8 @@ class _Checker:
             self._complain(
                 value,
                 f"the state name {value.value!r}",
-                "use 1 to 64 letters, digits and _ . -, and neither of the names start and return, "
-                "which every flow graph has",
+                "use 1 to 64 letters, digits and _ . -, and none of the names start, return and fail, "
+                "which every agent has",
             )
 
 

@@ -32,6 +32,7 @@ from hive_frontend.compiler.syntax import (
     Suspend,
     exits,
     has_await,
+    is_always_true,
     once,
     own_nodes,
 )
@@ -62,17 +63,22 @@ class Emitter:
 
     def start(self, parameters: Sequence[str]) -> Segment:
         """The code from the beginning of the agent."""
-        return self._segment(f"{self._at.name}__start", tuple(parameters), [], self._forward(self._form.body))
+        body = self._forward(self._form.body)
+        # `x: ...` makes x a local variable, which it might not be here if its assignments come later.
+        unbound = sorted(self._liveness.maybe_unbound.difference(parameters))
+        local = [ast.AnnAssign(_stored(name), ast.Constant(...), value=None, simple=1) for name in unbound]
+        return self._segment(f"{self._at.name}__start", tuple(parameters), local, body)
 
     def resume(self, point: int) -> Segment:
         """The code from the answer to suspension point `point`."""
         live = self._liveness.after[point]
         parameters = tuple(sorted(live))
         body = self._rest(self._form.body, point)
-        return self._segment(f"{self._at.name}__{point}", (REPLY, *parameters), parameters, body)
+        prologue = [_unbind(name) for name in parameters if name in self._liveness.maybe_unbound]
+        return self._segment(f"{self._at.name}__{point}", (REPLY, *parameters), prologue, body)
 
     def _segment(
-        self, name: str, parameters: tuple[str, ...], carried: Sequence[str], body: list[ast.stmt]
+        self, name: str, parameters: tuple[str, ...], prologue: Sequence[ast.stmt], body: list[ast.stmt]
     ) -> Segment:
         reached = sorted({node.point for node in own_nodes(*body) if isinstance(node, Suspend)})
         if FALL in exits(body):
@@ -81,7 +87,6 @@ class Emitter:
             isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == RETURN
             for node in own_nodes(*body)
         )
-        prologue = [self._unbind(name) for name in carried if name in self._liveness.maybe_unbound]
         # Parsed, because the fields of a function definition differ between versions of Python.
         function = ast.parse(f"def {name}({', '.join(parameters)}): pass").body[0]
         assert isinstance(function, ast.FunctionDef)
@@ -90,11 +95,6 @@ class Emitter:
             ast.copy_location(node, self._at)
         ast.fix_missing_locations(function)
         return Segment(function, parameters, tuple(reached), can_return)
-
-    def _unbind(self, name: str) -> ast.stmt:
-        """`if x is <unbound>: del x`: so that reading it raises what the native function would raise."""
-        test = ast.Compare(ast.Name(name, ast.Load()), [ast.Is()], [ast.Name(UNBOUND, ast.Load())])
-        return ast.If(test, [ast.Delete([ast.Name(name, ast.Del())])], [])
 
     # Which code belongs to a segment
 
@@ -116,7 +116,7 @@ class Emitter:
             case ast.If(test=test):
                 new = ast.If(test, body, orelse)
             case ast.While(test=test):
-                new = ast.While(test, body, orelse)
+                new = ast.While(test, body, [] if is_always_true(test) else orelse)
             case ast.For(target=target, iter=iterator):
                 new = ast.For(target, iterator, body, orelse)
             case _:
@@ -179,6 +179,16 @@ class Emitter:
         arguments = [ast.Constant(node.point), node.call, ast.Dict(keys, values)]
         call = ast.Call(ast.Name(SUSPEND, ast.Load()), arguments, [])
         return ast.fix_missing_locations(ast.copy_location(ast.Return(call), node))
+
+
+def _stored(name: str) -> ast.Name:
+    return ast.Name(name, ast.Store())
+
+
+def _unbind(name: str) -> ast.stmt:
+    """`if x is <unbound>: del x`: so that reading it raises what the native function would raise."""
+    test = ast.Compare(ast.Name(name, ast.Load()), [ast.Is()], [ast.Name(UNBOUND, ast.Load())])
+    return ast.If(test, [ast.Delete([ast.Name(name, ast.Del())])], [])
 
 
 def _bound_ones(names: list[str]) -> ast.expr:

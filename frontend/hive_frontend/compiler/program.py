@@ -170,7 +170,7 @@ def build_functions(function: FunctionType, filename: str, segments: Sequence[Se
     built = []
     for segment in segments:
         code = codes[segment.function.name].replace(
-            co_name=original.co_name, co_qualname=original.co_qualname, co_firstlineno=original.co_firstlineno
+            co_name=original.co_name, co_qualname=original.co_qualname
         )
         closure = tuple(cells[name] for name in code.co_freevars)
         built.append(FunctionType(code, function.__globals__, original.co_name, None, closure))
