@@ -119,12 +119,14 @@ def check_request_object(obj: Any, limits: Limits) -> None:
     """The same core checks on the engine's own request object, whichever endpoint made it.
 
     Takes SGLang's ``GenerateReqInput`` before it is normalised (and any object with the same attributes), so that
-    endpoints without a door of their own cannot reach the engine unchecked.
+    endpoints without a door of their own cannot reach the engine unchecked.  Requests for embeddings pass: their
+    prompts have other shapes, and nothing is sampled.
 
     Raises:
         RequestError: naming the field and its rule.
     """
-    _check_engine_fields({name: getattr(obj, name, None) for name in _ENGINE_FIELDS}, limits)
+    if hasattr(obj, "top_logprobs_num"):
+        _check_engine_fields({name: getattr(obj, name, None) for name in _ENGINE_FIELDS}, limits)
 
 
 _MEDIA = ("image_data", "video_data", "audio_data")
@@ -316,7 +318,8 @@ def _check_per_prompt(name: str, value: Any, size: int | None, check: Check, lim
         raise RequestError(name, f"must have one value per prompt, got {len(value)} for {size} prompts")
     else:
         for index, item in enumerate(value):
-            if item is not None:
+            # Null is "none" for names and addresses, but SGLang computes with the other fields.
+            if item is not None or name not in _ROUTING_PER_PROMPT:
                 check(f"{name}[{index}]", item, limits)
 
 
@@ -326,7 +329,7 @@ def _check_token_ids_logprob(value: Any, size: int | None, limits: Limits) -> No
         if len(value) != size:
             raise RequestError(name, f"must have one list per prompt, got {len(value)} for {size} prompts")
         for index, item in enumerate(value):
-            if item:
+            if item is not None and item != []:
                 _few_token_ids(f"{name}[{index}]", item, limits)
     else:
         _few_token_ids(name, value, limits)
@@ -691,7 +694,6 @@ _ROUTING_PER_PROMPT: dict[str, Check] = {
     "bootstrap_host": _text,
     "bootstrap_port": _integer(0, 65535),
     "bootstrap_room": _integer(0, _INT64_MAX),
-    "return_hidden_states": _hidden_states,
 }
 """SGLang takes a list for these, and sends it on as one value when there is only one prompt."""
 
@@ -703,7 +705,11 @@ _GENERATE_FIELDS: dict[str, Check] = {
     "routed_experts_start_len": _tokens,
 }
 
-_GENERATE_PER_PROMPT: dict[str, Check] = {**_ROUTING_PER_PROMPT, "return_sampling_mask": _flag}
+_GENERATE_PER_PROMPT: dict[str, Check] = {
+    **_ROUTING_PER_PROMPT,
+    "return_sampling_mask": _flag,
+    "return_hidden_states": _hidden_states,
+}
 
 _OPENAI: dict[str, Check] = {
     **_SHARED,
@@ -712,6 +718,7 @@ _OPENAI: dict[str, Check] = {
     "cache_salt": _text,
     "data_parallel_rank": _integer(0, _INT32_MAX),
     "routed_experts_start_len": _tokens,
+    "return_hidden_states": _hidden_states,
     "max_tokens": _integer(1, _INT32_MAX),
     "min_tokens": _tokens,
     "echo": _flag,

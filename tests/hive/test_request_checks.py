@@ -93,6 +93,7 @@ GENERATE: list[dict[str, Any]] = [
     {"text": ["a", "b"], "return_logprob": True, "token_ids_logprob": [1]},
     {"input_embeds": [[0.5, 1], [0.25, 0.5]]},
     {"input_embeds": [[[0.5]], [[0.25]]], "rid": ["a", "b"]},
+    {"text": ["a", "b"], "lora_path": ["x", None], "extra_key": "k"},
     {"text": "", "image_data": "x"},
     {"text": "hi", "a_field_of_another_version": {"anything": [1]}},
 ]
@@ -145,7 +146,11 @@ def test_a_valid_request_passes_untouched(path: str, body: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("body", GENERATE)
 def test_the_engines_object_passes_like_its_body(body: dict[str, Any]) -> None:
-    check_request_object(SimpleNamespace(**body, received_time=1.5), LIMITS)
+    check_request_object(SimpleNamespace(**{"top_logprobs_num": None, "received_time": 1.5} | body), LIMITS)
+
+
+def test_a_request_for_embeddings_passes() -> None:
+    check_request_object(SimpleNamespace(text=[["query", "document"]], sampling_params={}), LIMITS)
 
 
 def test_the_servers_own_probes_pass_as_objects_only() -> None:
@@ -154,7 +159,7 @@ def test_the_servers_own_probes_pass_as_objects_only() -> None:
         "input_ids": [0],
         "sampling_params": {"max_new_tokens": 1, "temperature": 0.0},
     }
-    check_request_object(SimpleNamespace(**probe), LIMITS)
+    check_request_object(SimpleNamespace(**probe, top_logprobs_num=None), LIMITS)
     with pytest.raises(RequestError, match="must not begin with HEALTH_CHECK"):
         check_generate(probe, LIMITS)
 
@@ -170,7 +175,7 @@ def test_the_servers_own_probes_pass_as_objects_only() -> None:
 )
 def test_the_engines_object_is_refused_like_its_body(fields: dict[str, Any], blamed: str) -> None:
     with pytest.raises(RequestError) as caught:
-        check_request_object(SimpleNamespace(**fields), LIMITS)
+        check_request_object(SimpleNamespace(**{"top_logprobs_num": None} | fields), LIMITS)
     assert caught.value.field == blamed
 
 
@@ -197,6 +202,9 @@ def test_the_engines_object_is_refused_like_its_body(fields: dict[str, Any], bla
         ),
         ({"text": "a", "sampling_params": {"logit_bias": {"\uff15": 1}}}, "sampling_params.logit_bias"),
         ({"input_ids": [1], "token_ids_logprob": list(range(5000))}, "token_ids_logprob"),
+        ({"text": ["a", "b"], "token_ids_logprob": [[1], 0]}, "token_ids_logprob[1]"),
+        ({"text": ["a", "b"], "top_logprobs_num": [1, None]}, "top_logprobs_num[1]"),
+        ({"text": ["a", "b"], "return_logprob": [True, None]}, "return_logprob[1]"),
     ],
 )
 def test_the_bounds_of_a_request(body: dict[str, Any], blamed: str) -> None:
