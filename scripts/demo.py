@@ -6,6 +6,7 @@ server again whatever happens.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
 from hive.server_process import ServerDied, ServerProcess
@@ -26,68 +26,64 @@ def demo(
     puzzles: Annotated[int | None, typer.Option(min=1, help="How many puzzles to play.")] = None,
     json: Annotated[Path | None, typer.Option(help="Also write the summary to this file.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="Serve this model folder instead of the embedded one.")
+        Path | None,
+        typer.Option(
+            exists=True, file_okay=False, help="Serve the model in this folder instead of the embedded one."
+        ),
     ] = None,
     url: Annotated[str | None, typer.Option(help="Use this running server instead of starting one.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the search tree, the summary and the log.")] = Path(
+    api_key: Annotated[
+        str | None, typer.Option(envvar="HIVE_API_KEY", help="The API key of the server at --url.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Same seed, same search.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for search trees, summary and the server's log.")] = Path(
         "out/demo"
     ),
-    seed: Annotated[int | None, typer.Option(help="Seed of the search.")] = None,
 ) -> None:
     """Play Game of 24 with Tree of Thoughts on a patched SGLang."""
     if url is not None and model is not None:
         raise typer.BadParameter("a running server has its model already", param_hint="--model with --url")
+    # SIGTERM must stop the server, too: as an exception it takes the way of Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     out.mkdir(parents=True, exist_ok=True)
     program = [sys.executable, "-m", "examples.game24", "--out", str(out)]
     for flag, value in (("--puzzles", puzzles), ("--json", json), ("--seed", seed)):
         if value is not None:
             program += [flag, str(value)]
-    if url is not None:
-        raise typer.Exit(subprocess.call([*program, "--url", url]))
-
-    # SIGTERM must stop the server, too: as an exception it takes the way of Ctrl-C.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    server: ServerProcess | None = None
     try:
-        folder = model or _embedded_model()
-        server = ServerProcess(["--model-path", folder], out / "server.log")
-        _wait(server)
-        status = subprocess.call([*program, "--url", server.url])
+        if url is not None:
+            # In the environment, because every user of the machine can read a command line.
+            key = {} if api_key is None else {"HIVE_API_KEY": api_key}
+            status = subprocess.call([*program, "--url", url], env={**os.environ, **key})
+        else:
+            status = _with_own_server(program, model, out / "server.log")
     except (EmbeddedModelError, ServerDied) as error:
-        console.print(f"[red]demo:[/] {error}", highlight=False)
+        console.print("demo:", style="red", end=" ")
+        console.print(str(error), markup=False, highlight=False, soft_wrap=True)
         status = 1
-    finally:
-        if server is not None:
-            server.stop()
-            console.print("Server stopped.")
+    except KeyboardInterrupt:
+        status = 130
     raise typer.Exit(status)
 
 
-def _embedded_model() -> str:
-    """The embedded model's folder, converted now if this is the first time."""
-    columns = (
-        TextColumn("Embedded model"),
-        BarColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("looking", total=1.0)
-        folder = ensure_embedded_model(
-            lambda doing, share: bar.update(task, description=doing, completed=share)
-        )
-        bar.update(task, description="ready", completed=1.0)
-    return str(folder)
-
-
-def _wait(server: ServerProcess) -> None:
-    with console.status("Starting the server") as status:
-        server.wait(
-            waiting=lambda waited: status.update(
-                f"Starting the server: {waited:.0f} s (about 50 s on two cores; log in {server.log_path})"
+def _with_own_server(program: list[str], model: Path | None, log_path: Path) -> int:
+    """Run the program against a server that lives as long as it does; returns the program's exit status."""
+    folder = model or ensure_embedded_model()
+    server = ServerProcess(["--model-path", str(folder)], log_path)
+    try:
+        console.print(f"Server starting; its log: {log_path}", highlight=False, soft_wrap=True)
+        with console.status("") as status:
+            server.wait(
+                waiting=lambda waited: status.update(
+                    f"Waiting until the server has generated a token: {waited:.0f} s (about 50 s on two cores)"
+                )
             )
-        )
-    console.print(f"Server ready at {server.url}")
+        console.print(f"Server ready at {server.url}", highlight=False)
+        return subprocess.call([*program, "--url", server.url])
+    finally:
+        with console.status("Stopping the server"):
+            server.stop()
+        console.print("Server stopped.")
 
 
 if __name__ == "__main__":

