@@ -1,0 +1,65 @@
+"""``scripts/demo`` and the server it starts itself: that one ends with it, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.server, pytest.mark.e2e]
+
+
+def start(out: Path, *flags: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [ROOT / "scripts" / "demo", "--out", str(out), *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+    )
+
+
+def servers(log: Path) -> list[int]:
+    """Processes whose output goes to this log: the server and all its children."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and os.readlink(process / "fd" / "1") == str(log):
+                found.append(int(process.name))
+        except OSError:
+            continue  # it ended meanwhile, or belongs to somebody else
+    return found
+
+
+@pytest.mark.parametrize(("sign", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_demo_and_server(tmp_path: Path, sign: signal.Signals, status: int) -> None:
+    log = tmp_path / "server.log"
+    with start(tmp_path) as demo:
+        end = time.monotonic() + 120
+        while not servers(log):
+            assert demo.poll() is None, demo.communicate()[0]
+            assert time.monotonic() < end
+            time.sleep(0.2)
+        demo.send_signal(sign)
+        output, _ = demo.communicate(timeout=60)
+    assert demo.returncode == status, output
+    assert "Server stopped." in output
+    assert "Traceback" not in output
+    assert servers(log) == []
+
+
+def test_a_server_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
+    empty = tmp_path / "model"
+    empty.mkdir()
+    with start(tmp_path, "--model", str(empty)) as demo:
+        output, _ = demo.communicate(timeout=300)
+    assert demo.returncode == 1
+    assert "before it was ready" in output
+    # What SGLang says about a folder without a model, from the log.
+    assert "config.json" in output or "model_type" in output
+    assert servers(tmp_path / "server.log") == []
