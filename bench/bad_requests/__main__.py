@@ -61,9 +61,10 @@ def ended(server: ServerProcess) -> bool:
 
 
 def cause(log: str) -> str:
-    """The last exception in a log, in one line."""
-    errors = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception)\b.*$", log, flags=re.MULTILINE)
-    return errors[-1][:120] if errors else ""
+    """The last exception in a log, or else its last line."""
+    lines = log.strip().splitlines()
+    errors = [line for line in lines if re.match(r"(?:\w+\.)*\w*(?:Error|Exception)\b", line)]
+    return (errors or lines or [""])[-1][:120]
 
 
 def measure(requests: Sequence[BadRequest], flags: Sequence[str], results: dict[str, dict[str, str]]) -> None:

@@ -87,9 +87,9 @@ def run(
     Where an event loop is running already, as in a notebook, the search runs in a thread of its own.
     """
 
-    def search() -> RunResult[R]:
-        return asyncio.run(
-            arun(
+    async def search() -> RunResult[R]:
+        try:
+            return await arun(
                 agent,
                 *args,
                 model=model,
@@ -99,12 +99,15 @@ def run(
                 max_concurrency=max_concurrency,
                 **kwargs,
             )
-        )
+        finally:
+            # The event loop ends here, and with it the use of all connections made in it.
+            if isinstance(model, Client):
+                await model.aclose()
 
     if not _loop_is_running():
-        return search()
+        return asyncio.run(search())
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(contextvars.copy_context().run, search).result()
+        return pool.submit(contextvars.copy_context().run, asyncio.run, search()).result()
 
 
 def _loop_is_running() -> bool:

@@ -22,6 +22,7 @@ class State:
     __slots__ = (
         "failure",
         "fired",
+        "id",
         "kind",
         "name",
         "parent",
@@ -45,6 +46,8 @@ class State:
         self.path = path
         """Number of the root, then the number of each firing on the way here. Orders the states of a search
         the same way in every run."""
+        self.id = state_id(path)
+        """The path in one word, as the server gets it."""
         self.parent = parent
         self.score = score
         """The last score given on the way here; higher is better."""
@@ -62,11 +65,6 @@ class State:
         visits: Mapping[str, int] = parent.visits if parent else {}
         self.visits: dict[str, int] = {**visits, self.name: visits.get(self.name, 0) + 1}
         """How many times each named state was reached on the way here, this time included."""
-
-    @property
-    def id(self) -> str:
-        """The path in one word, as the server gets it."""
-        return state_id(self.path)
 
     def __repr__(self) -> str:
         return f"<State {self.id} {self.kind} at {self.name!r}, score {self.score}>"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from textwrap import dedent
 
 import pytest
-
 from hive_frontend import Agent, CompileError, agent, gen
+
 from tests.frontend.oracle import define
 
 REFUSED = {

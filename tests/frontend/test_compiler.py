@@ -7,10 +7,10 @@ import traceback
 from textwrap import dedent
 
 import pytest
-
 from hive_frontend import Agent, Once, agent, arun, gen, run
 from hive_frontend.compiler.program import Returned, Suspended
 from hive_frontend.testing import ScriptedModel
+
 from tests.frontend.oracle import define
 
 

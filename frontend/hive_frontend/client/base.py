@@ -117,4 +117,4 @@ class Client(ABC):
         """Tell the model's server that `session` sends no more calls."""
 
     async def aclose(self) -> None:  # noqa: B027
-        """Let go of connections. The client may be used again afterwards."""
+        """Let go of the connections of the running event loop. The client may be used again afterwards."""

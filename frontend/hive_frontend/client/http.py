@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any, Literal
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 import httpx
 import tenacity
@@ -75,8 +76,8 @@ class HttpClient(Client):
         self._use_proxies = parts.hostname not in _LOOPBACK
         self._has_hive_routes = True
         self._has_generate = True
-        self._http: httpx.AsyncClient | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        # Connections belong to an event loop; one client may serve several run() calls, each with its own.
+        self._connections: WeakKeyDictionary[asyncio.AbstractEventLoop, _Connection] = WeakKeyDictionary()
 
     async def complete(self, request: Request) -> Completion:
         if request.prompt is None:
@@ -98,9 +99,9 @@ class HttpClient(Client):
             await self._send("DELETE", f"/hive/sessions/{session}", None, missing_ok=True)
 
     async def aclose(self) -> None:
-        if self._http is not None:
-            http, self._http, self._loop = self._http, None, None
-            await http.aclose()
+        connection = self._connections.pop(asyncio.get_running_loop(), None)
+        if connection is not None:
+            await connection.http.aclose()
 
     # Bodies
 
@@ -158,11 +159,12 @@ class HttpClient(Client):
         return settings
 
     async def _model_name(self) -> str:
-        if self._model is None:
-            listing = await self._send("GET", "/v1/models", None, missing_ok=True)
-            models = listing.get("data") if isinstance(listing, dict) else None
-            # Servers of a single model take any name.
-            self._model = str(models[0]["id"]) if models else "default"
+        async with self._connection().naming:
+            if self._model is None:
+                listing = await self._send("GET", "/v1/models", None, missing_ok=True)
+                models = _dict(listing).get("data")
+                # Servers of a single model take any name.
+                self._model = str(models[0]["id"]) if models else "default"
         return self._model
 
     # Transport
@@ -205,32 +207,40 @@ class HttpClient(Client):
     async def _send_patiently(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(_is_transient),
-            wait=tenacity.wait_exponential_jitter(initial=0.2, max=10.0, jitter=0.2),
+            wait=tenacity.wait_random_exponential(multiplier=0.4, max=10.0),
             stop=tenacity.stop_after_attempt(self._attempts),
             reraise=True,
         )
 
         async def attempt() -> httpx.Response:
-            response = await self._connection().request(method, path, json=body)
+            response = await self._connection().http.request(method, path, json=body)
             if response.status_code in _TRANSIENT_STATUS:
                 raise _TransientStatus(response)
             return response
 
         return await retrying(attempt)
 
-    def _connection(self) -> httpx.AsyncClient:
+    def _connection(self) -> _Connection:
         loop = asyncio.get_running_loop()
-        if self._http is None or self._loop is not loop:
-            # Connections belong to an event loop; one client object may serve several run() calls in turn.
-            self._loop = loop
-            self._http = httpx.AsyncClient(
+        if loop not in self._connections:
+            http = httpx.AsyncClient(
                 base_url=self.url,
                 timeout=httpx.Timeout(self._timeout_s, connect=10.0, pool=None),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
                 headers={"Authorization": f"Bearer {self._api_key}"} if self._api_key else None,
                 trust_env=self._use_proxies,
             )
-        return self._http
+            self._connections[loop] = _Connection(http)
+        return self._connections[loop]
+
+
+class _Connection:
+    """What a client holds per event loop."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self.http = http
+        self.naming = asyncio.Lock()
+        """Held while the model's name is looked up, which concurrent calls need only once."""
 
 
 def _common_settings(sampling: Sampling) -> dict[str, Any]:

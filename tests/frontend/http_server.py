@@ -1,0 +1,89 @@
+"""A small HTTP server for tests of the client: answers from a table of routes, remembers what it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Answer = tuple[int, Any]
+Handler = Callable[["Received"], Answer | Awaitable[Answer]]
+
+
+@dataclass(frozen=True)
+class Received:
+    """A request as it came."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: Any
+
+
+@dataclass
+class Server:
+    """`routes` maps `"POST /path"` to a handler; a path that ends in `*` stands for all that begin so."""
+
+    routes: dict[str, Handler]
+    received: list[Received] = field(default_factory=list)
+    hung_up: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a client closes its connection while it waits for an answer."""
+    url: str = ""
+
+    async def __aenter__(self) -> Server:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._server.close()
+
+    def asked(self, path: str) -> list[Received]:
+        return [request for request in self.received if request.path == path]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readline():
+                method, path, _ = head.decode().split()
+                headers = {}
+                while line := (await reader.readline()).decode().strip():
+                    name, _, value = line.partition(":")
+                    headers[name.lower()] = value.strip()
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                request = Received(method, path, headers, json.loads(body) if body else None)
+                self.received.append(request)
+                status, answer = await self._answer(request, reader)
+                data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+                writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    async def _answer(self, request: Received, reader: asyncio.StreamReader) -> Answer:
+        handler = next(
+            (
+                handler
+                for route, handler in self.routes.items()
+                if f"{request.method} {request.path}" == route
+                or (route.endswith("*") and f"{request.method} {request.path}".startswith(route[:-1]))
+            ),
+            None,
+        )
+        if handler is None:
+            return 404, {"detail": "Not Found"}
+        answer = handler(request)
+        if not isinstance(answer, tuple):
+            working = asyncio.ensure_future(answer)
+            leaving = asyncio.ensure_future(reader.read(1))
+            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                working.cancel()
+                self.hung_up.set()
+                raise ConnectionError
+            leaving.cancel()
+            return working.result()
+        return answer
