@@ -1,5 +1,5 @@
 """Models for tests of agent programs: scripted, and without a server (see :mod:`hive_frontend.testing`)."""
 
-from hive_frontend.testing import ScriptedModel
+from hive_frontend.testing import Script, ScriptedModel, ScriptExhausted
 
-__all__ = ["ScriptedModel"]
+__all__ = ["Script", "ScriptExhausted", "ScriptedModel"]
