@@ -12,6 +12,7 @@ The command prints what the search solved next to what the same search solves wi
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -156,6 +157,8 @@ def main(
         model = HttpClient(url, api_key=api_key)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from None
+    # A server that is gone is told about once, at the end; not again because a session cannot be ended there.
+    logging.getLogger("hive_frontend").setLevel(logging.ERROR)
     console = Console()
     out.mkdir(parents=True, exist_ok=True)
     chosen = puzzles_of_ranks(first, first + puzzles)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from fractions import Fraction
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from bench.game24 import prompts
 from bench.game24.puzzles import COUNT, TEST_SET, luck, puzzles, ranked
 from bench.game24.random_arm import Shape, search, solved_share
-from bench.game24.rules import numbers_of, solvable
+from bench.game24.rules import legal_steps, numbers_of, parse_step, solvable
 
 
 def test_there_are_1362_puzzles_and_all_can_be_solved() -> None:
@@ -61,7 +62,7 @@ def test_a_random_search_of_one_path_solves_as_often_as_luck_says() -> None:
 
 def test_a_wider_random_search_solves_more() -> None:
     numbers = puzzles(300, 301)[0].numbers
-    narrow, wide = (solved_share(numbers, Shape(k, k), seed=0, runs=200) for k in (2, 12))
+    narrow, wide = (solved_share(numbers, Shape(k, k), seed=0, runs=100) for k in (2, 8))
     assert narrow < wide
 
 
@@ -71,8 +72,11 @@ def test_a_shape_has_at_least_one_of_each() -> None:
 
 
 def test_prompts_show_the_numbers_last_and_true_examples_only() -> None:
-    assert prompts.propose(numbers_of((1, 2, 3, 4))).endswith("Numbers: 1 2 3 4\nStep: ")
-    assert "8 + 4 = 12 (left: 4 6 12)" in prompts.propose(numbers_of((1, 2)))
-    assert "24 * 1 = 24 (left: 24)" in prompts.propose(numbers_of((1, 2)))
+    *examples, question = prompts.propose(numbers_of((1, 2, 3, 4))).split("\n")
+    assert question == "1 2 3 4: "
+    for example in examples:
+        left, step, result = re.split(": | = ", example)
+        assert parse_step(step) in legal_steps(numbers_of(map(int, left.split())))
+        assert parse_step(step).result == int(result)
     assert prompts.value(numbers_of((1, 2)))[-1] == ("user", "1 2")
     assert all(solvable(numbers) for numbers in prompts.EXAMPLE_PUZZLES)

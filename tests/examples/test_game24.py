@@ -5,23 +5,32 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 from rich.console import Console
 from typer import Typer
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from bench.game24 import prompts
 from bench.game24.puzzles import puzzles
 from bench.game24.random_arm import Shape
-from bench.game24.rules import Numbers, apply_step, is_solved, legal_steps, numbers_of, parse_step, show, solve
+from bench.game24.rules import (
+    Numbers,
+    apply_step,
+    is_solved,
+    legal_steps,
+    numbers_of,
+    parse_step,
+    show,
+    solve,
+)
 from bench.game24.summary import judge, summarise, table
 from examples import game24
 from hive import Completion, ModelError, Request, TreeOfThoughts, run
-from hive.testing import Script, ScriptedModel
+from hive.testing import ScriptedModel
 
 PUZZLE = puzzles(900, 901)[0]
 SEARCH = TreeOfThoughts(branch_at="propose", branching=2, breadth=2)
@@ -73,7 +82,9 @@ def test_a_model_that_knows_the_solution_solves_the_puzzle() -> None:
 def test_a_model_that_plays_badly_solves_nothing() -> None:
     result = run(game24.game24, PUZZLE.numbers, 1, model=ScriptedModel(fool), supervisor=SEARCH, seed=1)
     assert result.best is None
-    assert all((node.failure or "").startswith("ends in ") for node in result.tree.nodes if node.status == "dead")
+    assert all(
+        (node.failure or "").startswith("ends in ") for node in result.tree.nodes if node.status == "dead"
+    )
 
 
 @pytest.mark.parametrize("text", ["I think we should add.", "1 + 1 =", "", "99 * 2"])
@@ -123,7 +134,7 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in re.split("[│┃]", line)[1:-1]]
 
 
-def command(monkeypatch: pytest.MonkeyPatch, script: Script, *arguments: str) -> Result:
+def command(monkeypatch: pytest.MonkeyPatch, script: Callable[[Request], str], *arguments: str) -> Result:
     """Run the command against a scripted model."""
     monkeypatch.setattr(game24, "HttpClient", lambda url, api_key: ScriptedModel(script))
     app = Typer()
@@ -139,10 +150,16 @@ def test_the_command_writes_summary_and_trees(monkeypatch: pytest.MonkeyPatch, t
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     summary = json.loads(report.read_text())
-    assert summary.items() >= {"puzzles": 2, "solved": 2, "requests": 32, "tokens_replayed": 0, "seed": 7}.items()
+    assert (
+        summary.items()
+        >= {"puzzles": 2, "solved": 2, "requests": 32, "tokens_replayed": 0, "seed": 7}.items()
+    )
     assert summary["tokens_generated"] > 0
     assert summary["wall_s"] > 0
-    assert {name: usage["requests"] for name, usage in summary["agents"].items()} == {"proposer": 20, "valuer": 12}
+    assert {name: usage["requests"] for name, usage in summary["agents"].items()} == {
+        "proposer": 20,
+        "valuer": 12,
+    }
     assert 0 <= summary["random_solved"] <= 2
     assert [game["rank"] for game in summary["games"]] == [900, 901]
     assert json.loads((tmp_path / "out" / "summary.json").read_text()) == summary
