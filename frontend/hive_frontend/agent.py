@@ -69,7 +69,7 @@ class Agent(Generic[P, R]):
 
     def source(self) -> str:
         """The code that the compiler emitted: one function per state."""
-        return self.program.source
+        return self.program.listing()
 
     def __repr__(self) -> str:
         return f"<agent {self.name}{self._signature}>"

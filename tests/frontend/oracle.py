@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import linecache
 import traceback
@@ -96,29 +97,28 @@ class Siblings(Supervisor):
         ]
 
 
-def behave_natively(function: FunctionType, *args: Any) -> Behaviour:
+def behave_natively(program: Agent[..., Any], *args: Any) -> Behaviour:
     """What Python makes of the program."""
 
     async def run(model: ScriptedModel) -> Any:
         async with Session(model, seed=7):
-            # Called by way of the agent, so that it gets an identity of its own.
-            return await Agent(function)(*args)
+            return await program(*args)
 
-    return _observed(function, run)
+    return _observed(program, run)
 
 
-def behave_compiled(function: FunctionType, *args: Any, supervisor: Supervisor | None = None) -> Behaviour:
+def behave_compiled(program: Agent[..., Any], *args: Any, supervisor: Supervisor | None = None) -> Behaviour:
     """What the compiler makes of it."""
 
     async def run(model: ScriptedModel) -> Any:
-        result = await arun(Agent(function), *args, model=model, seed=7, supervisor=supervisor or Once())
+        result = await arun(program, *args, model=model, seed=7, supervisor=supervisor or Once())
         main = [found for found in result.results if not any(map(int, found.state.split(".")[1:]))]
         return main[0].value
 
-    return _observed(function, run, main_line=supervisor is not None)
+    return _observed(program, run, main_line=supervisor is not None)
 
 
-def _observed(function: FunctionType, run: Any, *, main_line: bool = False) -> Behaviour:
+def _observed(program: Agent[..., Any], run: Any, *, main_line: bool = False) -> Behaviour:
     model = ScriptedModel(answer)
     LOG.clear()
 
@@ -127,7 +127,7 @@ def _observed(function: FunctionType, run: Any, *, main_line: bool = False) -> B
         try:
             return repr(await work)
         except Exception as error:
-            return _explain(error, function.__code__.co_filename)
+            return _explain(error, inspect.unwrap(program).__code__.co_filename)
 
     outcome = asyncio.run(bounded())
     calls = [call for call in model.calls if not main_line or _is_main(call)]
@@ -152,9 +152,10 @@ def _explain(error: Exception, filename: str) -> str:
 
 def assert_agree(function: FunctionType, *args: Any) -> Behaviour:
     """Compare all ways of running a program; returns what they agree on."""
-    native = behave_natively(function, *args)
-    compiled = behave_compiled(function, *args)
+    program: Agent[..., Any] = Agent(function)
+    native = behave_natively(program, *args)
+    compiled = behave_compiled(program, *args)
     assert compiled == native
-    forked = behave_compiled(function, *args, supervisor=Siblings())
+    forked = behave_compiled(program, *args, supervisor=Siblings())
     assert (forked.outcome, forked.requests) == (native.outcome, native.requests)
     return native

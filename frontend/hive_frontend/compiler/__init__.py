@@ -71,7 +71,7 @@ def compile_agent(function: FunctionType, agent: str) -> Program:
     return Program(
         points=points,
         graph=_flow_graph(agent, source, points, segments, calls),
-        source=_listing(source, points, segments),
+        listing=lambda: _listing(source, points, segments),
         hidden=form.hidden,
         _start=start,
         _resume=tuple(resume),

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hive_frontend.compiler.liveness import Liveness
@@ -31,7 +31,6 @@ from hive_frontend.compiler.syntax import (
     Loop,
     Suspend,
     exits,
-    has_await,
     is_always_true,
     once,
     own_nodes,
@@ -60,27 +59,27 @@ class Emitter:
         self._form = form
         self._liveness = liveness
         self._at = at
+        self._inner = {statement: _points_in(statement) for statement in _statements(form.body)}
+        self._leads_to: set[int] = set()
 
     def start(self, parameters: Sequence[str]) -> Segment:
         """The code from the beginning of the agent."""
+        self._leads_to = set()
         body = self._forward(self._form.body)
         # `x: ...` makes x a local variable, which it might not be here if its assignments come later.
         unbound = sorted(self._liveness.maybe_unbound.difference(parameters))
         local = [ast.AnnAssign(_stored(name), ast.Constant(...), value=None, simple=1) for name in unbound]
-        return self._segment(f"{self._at.name}__start", tuple(parameters), local, body)
+        return self._segment(f"{self._at.name}__start", tuple(parameters), [*local, *body])
 
     def resume(self, point: int) -> Segment:
         """The code from the answer to suspension point `point`."""
-        live = self._liveness.after[point]
-        parameters = tuple(sorted(live))
-        body = self._rest(self._form.body, point)
+        self._leads_to = set()
+        parameters = tuple(sorted(self._liveness.after[point]))
         prologue = [_unbind(name) for name in parameters if name in self._liveness.maybe_unbound]
-        return self._segment(f"{self._at.name}__{point}", (REPLY, *parameters), prologue, body)
+        body = self._rest(self._form.body, self._form.suspensions[point])
+        return self._segment(f"{self._at.name}__{point}", (REPLY, *parameters), [*prologue, *body])
 
-    def _segment(
-        self, name: str, parameters: tuple[str, ...], prologue: Sequence[ast.stmt], body: list[ast.stmt]
-    ) -> Segment:
-        reached = sorted({node.point for node in own_nodes(*body) if isinstance(node, Suspend)})
+    def _segment(self, name: str, parameters: tuple[str, ...], body: list[ast.stmt]) -> Segment:
         if FALL in exits(body):
             body = [*body, marked_return(self._at, None)]
         can_return = any(
@@ -90,13 +89,11 @@ class Emitter:
         # Parsed, because the fields of a function definition differ between versions of Python.
         function = ast.parse(f"def {name}({', '.join(parameters)}): pass").body[0]
         assert isinstance(function, ast.FunctionDef)
-        function.body = [*prologue, *self._lowered(body)]
+        function.body = body
         for node in (function, *ast.walk(function.args)):
             ast.copy_location(node, self._at)
         ast.fix_missing_locations(function)
-        return Segment(function, parameters, tuple(reached), can_return)
-
-    # Which code belongs to a segment
+        return Segment(function, parameters, tuple(sorted(self._leads_to)), can_return)
 
     def _forward(self, body: list[ast.stmt]) -> list[ast.stmt]:
         """`body` from its beginning, as far as it can get without an answer."""
@@ -108,66 +105,45 @@ class Emitter:
         return out
 
     def _reached(self, statement: ast.stmt) -> ast.stmt:
-        if isinstance(statement, Suspend) or not has_await(statement):
+        """`statement` from its beginning. A new node where there is a suspension: segments share the rest."""
+        if not self._inner[statement]:
             return statement
-        body, orelse = self._forward(statement.body), self._forward(statement.orelse)  # type: ignore[attr-defined]
-        new: ast.stmt
-        match statement:
-            case ast.If(test=test):
-                new = ast.If(test, body, orelse)
-            case ast.While(test=test):
-                new = ast.While(test, body, [] if is_always_true(test) else orelse)
-            case ast.For(target=target, iter=iterator):
-                new = ast.For(target, iterator, body, orelse)
-            case _:
-                raise AssertionError(f"no normal form: {ast.dump(statement)}")
-        return ast.copy_location(new, statement)
+        if isinstance(statement, Suspend):
+            return self._suspend(statement)
+        assert isinstance(statement, (ast.If, *Loop))
+        new = copy.copy(statement)
+        new.body = self._forward(statement.body)
+        # The else of `while True` is never reached.
+        forever = isinstance(statement, ast.While) and is_always_true(statement.test)
+        new.orelse = [] if forever else self._forward(statement.orelse)
+        return new
 
-    def _rest(self, body: list[ast.stmt], point: int) -> list[ast.stmt]:
-        """What follows suspension point `point`, which lies in `body`, up to the end of `body`."""
-        suspension = self._form.suspensions[point]
-        index = next(i for i, statement in enumerate(body) if suspension in own_nodes(statement))
-        out = self._inside(body[index], suspension)
+    def _rest(self, body: list[ast.stmt], after: Suspend) -> list[ast.stmt]:
+        """What follows the suspension `after`, which lies in `body`, up to the end of `body`."""
+        index = next(i for i, statement in enumerate(body) if after.point in self._inner[statement])
+        out = self._inside(body[index], after)
         return [*out, *self._forward(body[index + 1 :])] if FALL in exits(out) else out
 
-    def _inside(self, statement: ast.stmt, suspension: Suspend) -> list[ast.stmt]:
-        if statement is suspension:
-            if not suspension.targets:
+    def _inside(self, statement: ast.stmt, after: Suspend) -> list[ast.stmt]:
+        """The same for a suspension that is `statement` or lies in it."""
+        if isinstance(statement, Suspend):
+            if not statement.targets:
                 return []
-            answer = ast.Assign(suspension.targets, ast.Name(REPLY, ast.Load()))
-            return [ast.fix_missing_locations(ast.copy_location(answer, suspension))]
+            answer = ast.Assign(statement.targets, ast.Name(REPLY, ast.Load()))
+            return [ast.fix_missing_locations(ast.copy_location(answer, statement))]
         assert isinstance(statement, (ast.If, *Loop))
-        if suspension in own_nodes(*statement.orelse):
-            return self._rest(statement.orelse, suspension.point)
-        rest = self._rest(statement.body, suspension.point)
-        if isinstance(statement, ast.If):
-            return rest
+        if any(after.point in self._inner[other] for other in statement.orelse):
+            return self._rest(statement.orelse, after)
+        rest = self._rest(statement.body, after)
         ways = exits(rest)
-        if not ways:
+        if isinstance(statement, ast.If) or not ways:
             return rest
         more_turns = ways & {FALL, CONTINUE}
         return [once(rest, [self._reached(statement)] if more_turns else [], statement)]
 
-    # From the normal form to Python
-
-    def _lowered(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """The block with its suspensions as `return` statements; `pass` where nothing is left."""
-        return [self._lowered_statement(statement) for statement in body] or [ast.Pass()]
-
-    def _lowered_statement(self, statement: ast.stmt) -> ast.stmt:
-        if isinstance(statement, Suspend):
-            return self._suspend(statement)
-        if not has_await(statement):
-            return statement
-        # A new node, because segments share what they have in common.
-        assert isinstance(statement, (ast.If, *Loop))
-        new = copy.copy(statement)
-        new.body = self._lowered(statement.body)
-        new.orelse = self._lowered(statement.orelse) if statement.orelse else []
-        return new
-
     def _suspend(self, node: Suspend) -> ast.stmt:
         """`return <suspend>(point, call, {"name": value, ...})`."""
+        self._leads_to.add(node.point)
         live = self._liveness.after[node.point]
         surely = sorted(live - self._liveness.maybe_unbound)
         perhaps = sorted(live & self._liveness.maybe_unbound)
@@ -179,6 +155,24 @@ class Emitter:
         arguments = [ast.Constant(node.point), node.call, ast.Dict(keys, values)]
         call = ast.Call(ast.Name(SUSPEND, ast.Load()), arguments, [])
         return ast.fix_missing_locations(ast.copy_location(ast.Return(call), node))
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a normal form that the emitter looks at."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, (ast.If, *Loop)):
+            yield from _statements(statement.body)
+            yield from _statements(statement.orelse)
+
+
+def _points_in(statement: ast.stmt) -> frozenset[int]:
+    """The suspension points in a statement of a normal form."""
+    if isinstance(statement, Suspend):
+        return frozenset({statement.point})
+    if isinstance(statement, (ast.If, *Loop)):
+        return frozenset().union(*map(_points_in, [*statement.body, *statement.orelse]))
+    return frozenset()
 
 
 def _stored(name: str) -> ast.Name:

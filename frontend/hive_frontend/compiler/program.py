@@ -88,8 +88,8 @@ class Program:
 
     points: tuple[Point, ...]
     graph: FlowGraph
-    source: str
-    """The emitted code, for people."""
+    listing: Callable[[], str]
+    """Writes the emitted code down, for people."""
     hidden: Mapping[str, str]
     """What the variables mean that the compiler brought in."""
     _start: FunctionType
