@@ -82,7 +82,10 @@ BAD_REQUESTS: tuple[BadRequest, ...] = (
     *_of_param("n", 0, -1, "2", 1.5, True, 1_000_000),
     *_of_param("sampling_seed", "7", 1.5, -1, 2**63, 2**64, True),
     # Numbers that are none, or not the ones the tensors take.
-    *_of_param("temperature", "hot", -1, float("nan"), float("inf"), 1e300),
+    *_of_param("temperature", "hot", -1, 1e300),
+    # SGLang's JSON parser knows neither of them.
+    _generate("temperature=NaN", "JSON", {"temperature": float("nan")}),
+    _generate("temperature=Infinity", "JSON", {"temperature": float("inf")}),
     *_of_param("top_p", "x", 0, 1.5),
     *_of_param("top_k", 0, "5", 2.5, 2**31, 2**40),
     *_of_param("min_p", "x", 2),
@@ -190,13 +193,12 @@ BAD_REQUESTS: tuple[BadRequest, ...] = (
     *_of_field("bootstrap_room", 2**64, "x"),
     *_of_field("routed_dp_rank", 7, -1, 2**64),
     *_of_field("stream", "x", 2),
-    *_of_field("return_hidden_states", True, [True, False]),
-    *_of_field("return_routed_experts", True),
+    _generate("return_hidden_states=true", "hidden states", return_hidden_states=True),
+    *_of_field("return_hidden_states", [True, False]),
     *_of_field("routed_experts_start_len", 2**64, return_routed_experts=True),
-    *_of_field("return_indexer_topk", True),
-    *_of_field("require_reasoning", True),
     *_of_field("max_thinking_tokens", 2**64, -1),
-    *_of_field("custom_logit_processor", "x", ["x"]),
+    _generate('custom_logit_processor="x"', "custom logit processor", custom_logit_processor="x"),
+    *_of_field("custom_logit_processor", ["x"]),
     *_of_field("modalities", "x"),
     # Fields of SGLang's own processes.
     *_of_field("http_worker_ipc", "ipc:///tmp/nobody"),
@@ -251,7 +253,10 @@ BAD_REQUESTS: tuple[BadRequest, ...] = (
     # Endpoints without checks of their own in front of them.
     _elsewhere("/v1/responses", "top_k", model="default", input="Hi", max_output_tokens=4, top_k=2**31),
     _elsewhere(
-        "/v1/responses", "top_logprobs", model="default", input="Hi", max_output_tokens=4, top_logprobs=10**6
+        "/vertex_generate",
+        "top_logprobs_num",
+        instances=[{"text": "Hi"}],
+        parameters={"return_logprob": True, "top_logprobs_num": 10**6},
     ),
     _elsewhere(
         "/v1/messages",
