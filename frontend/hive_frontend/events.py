@@ -39,6 +39,8 @@ class Event:
     progress: Progress
     state: str | None = None
     name: str | None = None
+    step: str | None = None
+    """Name of the state that it came from, whose call the replies answer; None for an initial state."""
     score: float | None = None
     replies: tuple[str, ...] = ()
     """What the model answered on the way to the state."""

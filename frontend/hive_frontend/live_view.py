@@ -62,7 +62,7 @@ class LiveView:
     def on_event(self, event: Event) -> None:
         """Take an event of a run; pass this method as `on_event`."""
         self._progress = event.progress
-        if event.kind in _STYLES:
+        if event.kind in _STYLES and event.step is not None:
             self._recent = (*self._recent[-5:], event)
         if self._live is None:
             now = time.monotonic()
@@ -100,11 +100,11 @@ def _facts(progress: Progress) -> list[tuple[str, str]]:
 
 
 def _recent_line(event: Event) -> Text:
-    """One line about a state. What models write is shown as it is, never read as markup."""
+    """One line about a transition. What models write is shown as it is, never read as markup."""
     said = event.detail if event.kind != "committed" and event.detail else " | ".join(event.replies)
     # Control characters of a model's answer must not reach the terminal.
     clean = "".join(char if char.isprintable() else " " for char in said)
     line = Text(no_wrap=True, overflow="ellipsis")
-    line.append(f"{event.name or '':>12} ", style=_STYLES[event.kind])
+    line.append(f"{event.step:>12} ", style=_STYLES[event.kind])
     line.append(clean)
     return line

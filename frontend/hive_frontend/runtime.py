@@ -327,6 +327,7 @@ class _Search:
             progress=progress,
             state=state.id if state else None,
             name=state.name if state else None,
+            step=state.parent.name if state and state.parent else None,
             score=state.score if state else None,
             replies=tuple(node.replies) if node else (),
             tokens_generated=node.tokens_generated if node else 0,
