@@ -67,8 +67,13 @@ def cause(log: str) -> str:
     return (errors or lines or [""])[-1][:120]
 
 
-def measure(requests: Sequence[BadRequest], flags: Sequence[str], results: dict[str, dict[str, str]]) -> None:
-    """Send the requests that ``results`` lacks, adding what happened and printing it."""
+def measure(
+    requests: Sequence[BadRequest], flags: Sequence[str], kept: Path | None
+) -> dict[str, dict[str, str]]:
+    """Send the requests that the file ``kept`` does not hold yet, adding to it and printing what happened."""
+    results: dict[str, dict[str, str]] = {}
+    if kept and kept.exists():
+        results = json.loads(kept.read_text())
     server: ServerProcess | None = None
     stock = ["--model-path", str(ensure_embedded_model()), *STOCK_FLAGS, *flags]
     with tempfile.TemporaryDirectory() as folder:
@@ -93,9 +98,12 @@ def measure(requests: Sequence[BadRequest], flags: Sequence[str], results: dict[
                     server = None
                 results[request.name] = {"outcome": outcome, "why": why}
                 print(f"{request.name:60} {outcome:10} {why}", flush=True)
+                if kept:
+                    kept.write_text(json.dumps(results, indent=1) + "\n")
         finally:
             if server is not None:
                 server.stop()
+    return results
 
 
 def main() -> None:
@@ -106,14 +114,8 @@ def main() -> None:
     )
     parser.add_argument("flags", nargs="*", help="more flags of the server, after --")
     options = parser.parse_args()
-    results: dict[str, dict[str, str]] = {}
-    if options.json and options.json.exists():
-        results = json.loads(options.json.read_text())
-    try:
-        measure([request for request in BAD_REQUESTS if options.only in request.name], options.flags, results)
-    finally:
-        if options.json:
-            options.json.write_text(json.dumps(results, indent=1) + "\n")
+    chosen = [request for request in BAD_REQUESTS if options.only in request.name]
+    results = measure(chosen, options.flags, options.json)
     print(
         ", ".join(
             f"{outcome}: {count}"
