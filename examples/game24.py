@@ -49,7 +49,7 @@ from hive import (
     write_tree,
 )
 
-BRANCHING: Final = 6
+BRANCHING: Final = 5
 BREADTH: Final = 3
 VOTES: Final = 3
 
@@ -83,6 +83,7 @@ async def game24(numbers: Numbers, votes: int = VOTES) -> list[str]:
                     agent="valuer",
                     choices=list(prompts.WORTH),
                     max_tokens=8,
+                    temperature=1.0,
                 )
                 worth += prompts.WORTH.get(word, 0.0)
             score(worth)
