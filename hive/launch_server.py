@@ -23,6 +23,8 @@ def cpu_defaults(argv: Sequence[str]) -> list[str]:
         "--attention-backend": ["torch_native"],
         "--cuda-graph-backend-decode": ["disabled"],
         "--cuda-graph-backend-prefill": ["disabled"],
+        # An idle scheduler polls without a pause, by default: on a small machine that is a core nobody else has.
+        "--sleep-on-idle": [],
         # The warm-up request costs seconds on a CPU and prepares nothing there.
         "--skip-server-warmup": [],
         # Without a bound SGLang sizes the KV pool by free memory: most of the machine's.
