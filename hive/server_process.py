@@ -56,6 +56,10 @@ class ServerProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         self.log_path = log_path
         command = [sys.executable, "-m", module, "--host", "127.0.0.1", "--port", str(self.port), *flags]
+        inherited = {**os.environ}
+        # Containers like to set it. Each of the three processes would then compile 7,000 modules at every start,
+        # which takes longer than all the rest of it.
+        inherited.pop("PYTHONDONTWRITEBYTECODE", None)
         with log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 command,
@@ -63,7 +67,7 @@ class ServerProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, **(environment or {})},
+                env={**inherited, **(environment or {})},
             )
         self._reaper = subprocess.Popen(
             ["sh", "-c", _REAPER, "reaper", str(self.process.pid)],
