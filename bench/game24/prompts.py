@@ -1,9 +1,9 @@
 """What the models are asked, and how their answers count.
 
-The proposer goes on with a list of positions and steps, which leads a small model to the next step better than
-an instruction does, and is short: every search begins by reading it. The valuer continues a chat of judged
-positions. Of five forms tried on the embedded model this one told solvable from hopeless positions best, which
-still is hardly better than guessing: areas under the curve of 0.6 to 0.7, where 0.5 is a coin.
+The proposer goes on with a plain list of positions and steps: short, since every search begins by reading it.
+The valuer continues a chat of judged positions. Among the forms tried on the embedded model no other told solvable
+from hopeless positions clearly better, and this one is hardly better than guessing: on two samples of positions
+with two or three numbers the areas under the curve were 0.58 to 0.69, where 0.5 is a coin.
 
 Every example is either a step of a puzzle worked out here, which `EXAMPLE_PUZZLES` names so that an experiment
 can leave them out, or a judgement, most of them those that the Tree-of-Thoughts paper shows its valuer.
