@@ -230,8 +230,10 @@ async def test_cancelling_closes_the_connection() -> None:
 
 
 async def test_a_session_that_cannot_be_ended_does_not_lose_its_results(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Libraries that other tests import configure logging, and silence loggers that exist by then.
+    monkeypatch.setattr(logging.getLogger("hive_frontend.session"), "disabled", False)
     routes = {**HIVE, **SGLANG, "DELETE /hive/sessions/*": lambda request: (500, {"error": "no"})}
 
     @agent
