@@ -230,10 +230,8 @@ async def test_cancelling_closes_the_connection() -> None:
 
 
 async def test_a_session_that_cannot_be_ended_does_not_lose_its_results(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    # Libraries that other tests import configure logging, and silence loggers that exist by then.
-    monkeypatch.setattr(logging.getLogger("hive_frontend.session"), "disabled", False)
     routes = {**HIVE, **SGLANG, "DELETE /hive/sessions/*": lambda request: (500, {"error": "no"})}
 
     @agent
@@ -241,7 +239,7 @@ async def test_a_session_that_cannot_be_ended_does_not_lose_its_results(
         return await gen("q")
 
     async with Server(routes) as server:
-        with caplog.at_level(logging.WARNING):
+        with caplog.at_level(logging.WARNING, logger="hive_frontend.session"):
             assert (await arun(program, model=server.url)).value == "hello"
     assert "could not be told that session" in caplog.text
 
