@@ -1,0 +1,502 @@
+"""Sampling without replacement, held against the enumeration of every output of small models."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from numpy.typing import NDArray
+
+from hive.logits_cache.distinct import EXHAUSTED, DistinctSample, DistinctTree, DistinctTrees, Drawn
+from hive.logits_cache.head import Head
+from hive.logits_cache.sampling import SamplingRule, draw
+
+ALL = 1 << 30
+PLAIN = SamplingRule.of(1.0, ALL, 1.0, 0.0)
+EOS = 0
+Output = tuple[int, ...]
+
+
+@dataclass
+class ToyModel:
+    """A Markov chain over a few tokens: ``rows`` (float32, ``[vocabulary + 1, vocabulary]``) by last token, the
+    last row for the beginning.  An output ends with token 0 or at ``length`` tokens."""
+
+    rows: NDArray[np.float32]
+    rule: SamplingRule
+    length: int = 4
+    heads: dict[tuple[int, int], Head] = field(default_factory=dict)
+
+    def row(self, output: Output) -> NDArray[np.float32]:
+        row: NDArray[np.float32] = self.rows[output[-1] if output else -1]
+        return row
+
+    def head(self, output: Output, size: int) -> Head:
+        """The first ``size`` tokens of the row behind an output, with the normaliser."""
+        key = (output[-1] if output else -1, size)
+        if key not in self.heads:
+            whole = Head.of_row(self.row(output), self.rule.temperature)
+            self.heads[key] = Head(whole.ids[:size], whole.logits[:size], whole.support, whole.normalisers)
+        return self.heads[key]
+
+    def ends(self, output: Output) -> bool:
+        return len(output) == self.length or (bool(output) and output[-1] == EOS)
+
+    def distribution(self, output: Output) -> NDArray[np.float64]:
+        """The rule's next-token distribution written down the slow way (float64, ``[vocabulary]``)."""
+        row, rule = self.row(output), self.rule
+        probabilities = np.exp((row.astype(np.float64) - float(row.max())) / rule.temperature)
+        probabilities /= probabilities.sum()
+        order = sorted(range(len(row)), key=lambda i: (-row[i], i))
+        kept, before = [], 0.0
+        for rank, i in enumerate(order):
+            likely = probabilities[i] >= rule.min_p * probabilities[order[0]]
+            if rank < rule.top_k and before <= rule.top_p and likely:
+                kept.append(i)
+            before += probabilities[i]
+        result = np.zeros(len(row))
+        result[kept] = probabilities[kept] / probabilities[kept].sum()
+        return result
+
+    def outputs(self, output: Output = (), probability: float = 1.0) -> Iterator[tuple[Output, float]]:
+        """Every output of non-zero probability, with it."""
+        if self.ends(output):
+            yield output, probability
+            return
+        for token, p in enumerate(self.distribution(output).tolist()):
+            if p > 0.0:
+                yield from self.outputs((*output, token), probability * p)
+
+
+def live_draw(model: ToyModel, output: Output, factors: dict[int, float], u: float) -> tuple[int, float]:
+    """What a server's live sampler does with the whole row: truncate, multiply, invert the CDF."""
+    probabilities = model.distribution(output)
+    row = model.row(output)
+    order = np.array(sorted(range(len(row)), key=lambda i: (-row[i], i)))
+    residual = np.array([probabilities[i] * factors.get(i, 1.0) for i in order.tolist()])
+    if residual.sum() == 0.0:
+        residual = probabilities[order]
+    cumulative = np.cumsum(residual)
+    index = int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
+    index = min(index, int(np.flatnonzero(residual)[-1]))
+    token = int(order[index])
+    return token, float(probabilities[token])
+
+
+def take(
+    model: ToyModel, sample: DistinctSample, uniforms: Iterator[float], size: int, live: list[Output]
+) -> Output:
+    """Draw one output to its end; states where the live model had to draw are appended to ``live``."""
+    output: Output = ()
+    while not model.ends(output):
+        u = next(uniforms)
+        drawn: Drawn | None = sample.draw(model.head(output, size), u)
+        if drawn is None:
+            live.append(output)
+            token, probability = live_draw(model, output, sample.factors(), u)
+            sample.advance(token, probability)
+        else:
+            token = drawn.token
+            sample.advance(*drawn)
+        output = (*output, token)
+    sample.finish(True)
+    return output
+
+
+def endless(seed: int) -> Iterator[float]:
+    rng = np.random.default_rng(seed)
+    while True:
+        yield float(rng.random())
+
+
+def random_model(seed: int, vocabulary: int, spread: float, rule: SamplingRule, length: int = 4) -> ToyModel:
+    rng = np.random.default_rng(seed)
+    rows = (rng.normal(size=(vocabulary + 1, vocabulary)) * spread).astype(np.float32)
+    # A coarse grid makes ties common, as bf16 does; forbidden tokens are what a grammar leaves behind.
+    if seed % 3 == 0:
+        rows = np.round(rows)
+    rows[rng.random(rows.shape) < 0.15] = -np.inf
+    rows[:, 0] = np.where((rows > -np.inf).any(axis=1), rows[:, 0], 0.0)
+    return ToyModel(rows, rule, length)
+
+
+sampling_rules = st.one_of(
+    st.just(PLAIN),
+    st.builds(
+        SamplingRule.of,
+        st.sampled_from([0.5, 1.0, 2.0]),
+        st.sampled_from([1, 2, 3, ALL]),
+        st.sampled_from([0.3, 0.6, 0.9, 1.0]),
+        st.sampled_from([0.0, 0.05, 0.3]),
+    ),
+)
+models = st.builds(
+    random_model, st.integers(0, 10**6), st.integers(3, 5), st.sampled_from([0.5, 1.5]), sampling_rules
+)
+seeds = st.integers(0, 2**32)
+
+
+@settings(max_examples=80, deadline=None)
+@given(models, seeds, st.integers(1, 5))
+def test_every_output_comes_once_with_its_probability_before_any_repeats(
+    model: ToyModel, seed: int, size: int
+) -> None:
+    truth = dict(model.outputs())
+    tree = DistinctTree(model.rule)
+    uniforms = endless(seed)
+    seen: set[Output] = set()
+    for _ in range(len(truth)):
+        assert not tree.exhausted
+        sample = tree.sample()
+        output = take(model, sample, uniforms, size, [])
+        tree.check_integrity()
+        assert not sample.repeats
+        assert output not in seen
+        seen.add(output)
+        assert math.isclose(sample.log_probability, math.log(truth[output]), abs_tol=1e-9)
+        left = sum(p for other, p in truth.items() if other not in seen)
+        assert tree.remaining == pytest.approx(left, abs=1e-12)
+    assert seen == truth.keys()
+    assert tree.exhausted
+
+    sample = tree.sample()
+    assert sample.repeats
+    again = take(model, sample, uniforms, size, [])
+    assert math.isclose(sample.log_probability, math.log(truth[again]), abs_tol=1e-9)
+
+
+def residual(
+    model: ToyModel, truth: dict[Output, float], used: set[Output], prefix: Output
+) -> NDArray[np.float64]:
+    """The next token's distribution given that no used output comes again, by enumeration."""
+    left = np.zeros(model.rows.shape[1])
+    for output, probability in truth.items():
+        if output not in used and output[: len(prefix)] == prefix:
+            left[output[len(prefix)]] += probability
+    left /= left.sum()
+    return left
+
+
+@settings(max_examples=200, deadline=None)
+@given(models, seeds, st.integers(1, 12))
+def test_each_token_follows_the_residual_distribution(model: ToyModel, seed: int, samples: int) -> None:
+    """By the chain rule, samples whose every token follows the residual distribution are draws without
+    replacement.  The sampler inverts a CDF, so its distribution is the boundaries between its answers: where the
+    enumeration says that one token ends and the next begins, the answers on either side must be these."""
+    truth = dict(model.outputs())
+    tree = DistinctTree(model.rule)
+    uniforms = endless(seed)
+    used: set[Output] = set()
+    for _ in range(min(samples, len(truth))):
+        sample = tree.sample()
+        output: Output = ()
+        while not model.ends(output):
+            head = model.head(output, 9)
+            expected = residual(model, truth, used, output)
+            edge = 0.0
+            for token in head.ids.tolist():
+                if expected[token] > 1e-8:
+                    for u in (edge + 1e-9, edge + expected[token] - 1e-9):
+                        drawn = sample.draw(head, u)
+                        assert drawn is not None
+                        assert drawn.token == token
+                        assert drawn.probability == pytest.approx(model.distribution(output)[token])
+                edge += float(expected[token])
+            drawn = sample.draw(head, next(uniforms))
+            assert drawn is not None
+            sample.advance(*drawn)
+            output = (*output, drawn.token)
+        sample.finish(True)
+        used.add(output)
+
+
+def test_the_first_three_samples_have_the_distribution_of_draws_without_replacement() -> None:
+    model = random_model(5, 3, 1.0, SamplingRule.of(1.0, ALL, 0.9, 0.0), length=2)
+    truth = dict(model.outputs())
+    assert len(truth) >= 4
+    count = 10_000
+    uniforms = endless(1)
+    seen: Counter[tuple[Output, ...]] = Counter()
+    for _ in range(count):
+        tree = DistinctTree(model.rule)
+        seen[tuple(take(model, tree.sample(), uniforms, 2, []) for _ in range(3))] += 1
+    statistic, cells = 0.0, 0
+    for triple in itertools.permutations(truth, 3):
+        probability, left = 1.0, 1.0
+        for output in triple:
+            probability *= truth[output] / left
+            left -= truth[output]
+        if probability * count >= 5:
+            statistic += (seen[triple] - probability * count) ** 2 / (probability * count)
+            cells += 1
+    assert cells > 10
+    # Pearson's statistic has mean ``cells`` and variance ``2 * cells``: five sigma.
+    assert statistic < cells + 5 * math.sqrt(2 * cells)
+
+
+@settings(max_examples=150, deadline=None)
+@given(models, seeds, st.integers(1, 3))
+def test_truncated_heads_and_live_draws_give_what_whole_rows_give(
+    model: ToyModel, seed: int, size: int
+) -> None:
+    whole, short = DistinctTree(model.rule), DistinctTree(model.rule)
+    live: list[Output] = []
+    for i in range(len(dict(model.outputs())) + 2):
+        samples = whole.sample(), short.sample()
+        outputs = (
+            take(model, samples[0], endless(seed + i), 9, []),
+            take(model, samples[1], endless(seed + i), size, live),
+        )
+        assert outputs[0] == outputs[1]
+        assert samples[0].log_probability == pytest.approx(samples[1].log_probability, abs=1e-9)
+        assert samples[0].repeats == samples[1].repeats
+        assert whole.remaining == pytest.approx(short.remaining, abs=1e-12)
+        short.check_integrity()
+    event("live draws" if live else "no live draw")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), seeds, st.integers(1, 5), st.sampled_from([0.05, 1.0]))
+def test_probabilities_of_any_size_never_lead_to_an_unmarked_repetition(
+    model_seed: int, seed: int, size: int, temperature: float
+) -> None:
+    """Logits that lie tens apart: outputs of probability 1 - 1e-13 and of 1e-40."""
+    model = random_model(model_seed, 4, 12.0, SamplingRule.of(temperature, ALL, 1.0, 0.0), length=3)
+    truth = dict(model.outputs())
+    tree = DistinctTree(model.rule)
+    uniforms = endless(seed)
+    seen: set[Output] = set()
+    while not tree.exhausted:
+        sample = tree.sample()
+        output = take(model, sample, uniforms, size, [])
+        tree.check_integrity()
+        assert sample.repeats or output not in seen
+        if sample.repeats:
+            assert sum(p for other, p in truth.items() if other not in seen) < 1e-11
+        seen.add(output)
+    assert sum(p for other, p in truth.items() if other not in seen) < 1e-11
+
+
+def test_what_a_nearly_certain_output_leaves_is_still_reached() -> None:
+    """1 - p cancels to nothing at p = 1 - 1e-13; the sum over the other tokens does not."""
+    rows = np.array([[0.0, -25.0, -26.0]] * 4, dtype=np.float32)
+    model = ToyModel(rows, PLAIN, length=3)
+    tree = DistinctTree(PLAIN)
+    first = take(model, tree.sample(), iter([0.5]), 3, [])
+    assert first == (EOS,)
+    left = sum(p for output, p in model.outputs() if output != first)
+    assert tree.remaining == pytest.approx(left, rel=1e-12)
+    assert take(model, tree.sample(), endless(1), 3, []) != first
+
+
+def test_a_token_just_below_one_is_drawn_from_nothing_that_is_used_up() -> None:
+    model = random_model(2, 5, 1.0, PLAIN)
+    tree = DistinctTree(PLAIN)
+    highest = math.nextafter(1.0, 0.0)
+    outputs = [take(model, tree.sample(), itertools.repeat(highest), 5, []) for _ in range(20)]
+    assert len(set(outputs)) == 20
+
+
+@settings(max_examples=100, deadline=None)
+@given(models, st.floats(0, 1, exclude_max=True), st.integers(1, 5))
+def test_the_first_sample_is_the_ordinary_one(model: ToyModel, u: float, size: int) -> None:
+    drawn = DistinctTree(model.rule).sample().draw(model.head((), size), u)
+    if drawn is None:
+        assert not model.head((), size).complete
+    else:
+        assert drawn.token == draw(model.head((), size), model.rule, u)
+
+
+def test_greedy_sampling_is_exhausted_by_its_first_sample() -> None:
+    for size in (1, 5):
+        model = random_model(1, 5, 1.0, SamplingRule.of(1.0, 1, 1.0, 0.0))
+        tree = DistinctTree(model.rule)
+        sample = tree.sample()
+        first = take(model, sample, endless(1), size, [])
+        assert sample.log_probability == 0.0
+        assert tree.remaining == 0.0
+        sample = tree.sample()
+        assert sample.repeats
+        assert take(model, sample, endless(2), size, []) == first
+
+
+def test_a_cut_beyond_the_head_is_learnt_from_the_first_live_draw() -> None:
+    row = np.log(np.array([0.4, 0.3, 0.2, 0.1], dtype=np.float32))
+    model = ToyModel(np.stack([row] * 5), SamplingRule.of(1.0, ALL, 0.75, 0.0), length=1)
+    tree = DistinctTree(model.rule)
+    live: list[Output] = []
+    first = take(model, tree.sample(), iter([0.5]), 2, live)
+    assert (first, live) == ((1,), [()]), (
+        "the third token is kept, but the head does not say how likely it is"
+    )
+    sample = tree.sample()
+    drawn = sample.draw(model.head((), 2), 0.6)
+    assert drawn is not None
+    assert drawn.token == 0
+    assert drawn.probability == pytest.approx(4 / 9)
+    assert drawn.untaken == pytest.approx(2 / 9)
+    assert sample.draw(model.head((), 2), 0.7) is None, "4/9 of 6/9 used: the third token begins at 2/3"
+
+
+def test_a_head_without_the_normaliser_leaves_the_draw_to_the_model() -> None:
+    head = Head(np.array([3, 1], dtype=np.int32), np.array([1.0, 0.0], dtype=np.float32), 9, {0.5: 1.5})
+    assert DistinctTree(PLAIN).sample().draw(head, 0.0) is None
+    nothing = Head(np.array([], dtype=np.int32), np.array([], dtype=np.float32), 9, {1.0: 1.5})
+    assert DistinctTree(PLAIN).sample().draw(nothing, 0.0) is None
+
+
+def test_an_aborted_sample_leaves_nothing_behind() -> None:
+    model = random_model(1, 4, 1.0, PLAIN)
+    tree = DistinctTree(PLAIN)
+    take(model, tree.sample(), endless(1), 4, [])
+    before = tree.remaining, tree.nbytes
+    sample = tree.sample()
+    drawn = sample.draw(model.head((), 4), 0.9)
+    assert drawn is not None
+    sample.advance(*drawn)
+    sample.finish(False)
+    assert (tree.remaining, tree.nbytes) == before
+    assert not tree.in_flight
+    tree.check_integrity()
+
+
+def test_a_state_with_an_empty_output_is_exhausted_by_it() -> None:
+    tree = DistinctTree(PLAIN)
+    tree.sample().finish(True)
+    assert tree.exhausted
+
+
+def test_rows_that_changed_in_the_meantime_mark_the_repetition_and_use_up_the_state() -> None:
+    """The tree expects a rest of 0.1, of which the newer row knows nothing."""
+    tree = DistinctTree(PLAIN)
+    for token, probability in ((1, 0.5), (2, 0.4)):
+        sample = tree.sample()
+        sample.advance(token, probability)
+        sample.finish(True)
+    assert tree.remaining == pytest.approx(0.1)
+    sample = tree.sample()
+    assert sample.factors() == {1: 0.0, 2: 0.0}
+    row = np.array([-np.inf, 0.0, 0.0], dtype=np.float32)
+    drawn = sample.draw(Head.of_row(row, 1.0), 0.7)
+    assert drawn is not None
+    sample.advance(*drawn)
+    assert sample.repeats
+    assert sample.factors() == {}
+    sample.finish(True)
+    assert tree.exhausted
+    tree.check_integrity()
+
+
+def test_one_sample_at_a_time_finished_once() -> None:
+    tree = DistinctTree(PLAIN)
+    sample = tree.sample()
+    with pytest.raises(AssertionError, match="has not finished"):
+        tree.sample()
+    sample.finish(False)
+    with pytest.raises(AssertionError, match="finished twice"):
+        sample.finish(True)
+
+
+@pytest.mark.parametrize("probability", [0.0, -1.0, 1.1, math.nan])
+def test_a_probability_that_is_none_is_an_error(probability: float) -> None:
+    with pytest.raises(ValueError, match="probability of token 7"):
+        DistinctTree(PLAIN).sample().advance(7, probability)
+
+
+def test_outputs_may_be_deeper_than_the_stack() -> None:
+    tree = DistinctTree(PLAIN)
+    for last in (1, 2):
+        sample = tree.sample()
+        for _ in range(20_000):
+            sample.advance(3, 0.999)
+        sample.advance(last, 0.25)
+        sample.finish(True)
+    tree.check_integrity()
+    assert tree.remaining == pytest.approx(1 - 0.5 * 0.999**20_000)
+
+
+def test_a_trees_budget_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="capacity_bytes"):
+        DistinctTrees(0)
+
+
+def test_states_rules_and_forgetting() -> None:
+    trees = DistinctTrees(10**6)
+    cold = SamplingRule.of(0.5, ALL, 1.0, 0.0)
+    for digest, rule_ in ((b"a", PLAIN), (b"a", cold), (b"b", PLAIN)):
+        trees.sample(digest, rule_).finish(True)
+    assert len(trees) == 3
+    assert trees.sample(b"a", PLAIN).repeats
+    assert trees.in_flight(b"a", PLAIN)
+    assert not trees.in_flight(b"a", cold)
+    trees.capacity_bytes = 1
+    trees.sample(b"c", PLAIN).finish(True)
+    assert len(trees) == 1, "only the tree with a sample in flight stays"
+    assert trees.forgotten == 3
+    trees.check_integrity()
+    assert not trees.sample(b"b", PLAIN).repeats, "forgotten"
+
+
+class TreesMachine(RuleBasedStateMachine):
+    """Samples of few states begin, end, abort and are forgotten in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trees = DistinctTrees(20_000)
+        self.running: dict[bytes, DistinctSample] = {}
+
+    digests = st.sampled_from([b"a", b"b", b"c", b"d"])
+
+    @rule(digest=digests)
+    def begin(self, digest: bytes) -> None:
+        if digest not in self.running:
+            assert not self.trees.in_flight(digest, PLAIN)
+            self.running[digest] = self.trees.sample(digest, PLAIN)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), tokens=st.lists(st.integers(0, 3), max_size=15), ended=st.booleans())
+    def finish(self, data: st.DataObject, tokens: list[int], ended: bool) -> None:
+        digest = data.draw(st.sampled_from(sorted(self.running)))
+        sample = self.running.pop(digest)
+        for token in tokens:
+            sample.advance(token, 0.25)
+        sample.finish(ended)
+
+    @precondition(lambda self: not self.running)
+    @rule()
+    def flush(self) -> None:
+        self.trees.clear()
+
+    @rule(digest=digests)
+    def flush_in_flight(self, digest: bytes) -> None:
+        sample = self.running.pop(digest, None)
+        if sample is not None:
+            self.trees.clear()
+            self.running.clear()
+            sample.advance(1, 0.25)
+            sample.finish(True)
+
+    @invariant()
+    def books_balance(self) -> None:
+        self.trees.check_integrity()
+
+
+TestTreesMachine = TreesMachine.TestCase
+TestTreesMachine.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+
+
+def test_exhaustion_is_a_threshold_on_mass() -> None:
+    tree = DistinctTree(PLAIN)
+    sample = tree.sample()
+    sample.advance(1, 1.0, untaken=EXHAUSTED / 2)
+    sample.finish(True)
+    assert tree.exhausted
+    assert tree.remaining > 0.0
