@@ -337,8 +337,11 @@ class _Kept:
     """Whether the kept set ends inside the head."""
 
 
-def _keep(head: Head, rule: SamplingRule, taken: Mapping[int, _Node]) -> _Kept | None:
-    """What the rule keeps of a row; None if the head does not tell how much that is."""
+def _keep(head: Head, rule: SamplingRule, at: NDArray[np.intp], known: NDArray[np.float64]) -> _Kept | None:
+    """What the rule keeps of a row; None if the head does not tell how much that is.
+
+    ``known`` are the probabilities of the head's tokens at the indices ``at``.
+    """
     weights = head.weights(rule.temperature)
     n = len(weights)
     cumulative = np.cumsum(weights)
@@ -361,10 +364,10 @@ def _keep(head: Head, rule: SamplingRule, taken: Mapping[int, _Node]) -> _Kept |
         return None
     if rule.top_k >= head.support and not rule.truncates and low == high:
         return _Kept(weights, low, False)
-    # Nobody summed this row at this temperature, or the cut lies in the tail; but a token of known probability
-    # that was taken here tells the sum.
-    for i in np.flatnonzero(np.isin(head.ids, _tokens(taken))):
-        mass = float(weights[i]) / taken[int(head.ids[i])].probability
+    if len(at):
+        # Nobody summed this row at this temperature, or the cut lies in the tail; but the probability of a token
+        # that was taken here tells the sum.
+        mass = float(weights[at[0]] / known[0])
         if cumulative[-1] <= mass <= high:
             return _Kept(weights, mass, False)
     return None
@@ -373,40 +376,49 @@ def _keep(head: Head, rule: SamplingRule, taken: Mapping[int, _Node]) -> _Kept |
 def _draw(head: Head, rule: SamplingRule, taken: Mapping[int, _Node], u: float) -> Drawn | None:
     if len(head.ids) == 0:
         return None
-    kept = _keep(head, rule, taken)
+    at, which = _matches(head.ids, np.fromiter(taken, dtype=np.int32, count=len(taken)))
+    probabilities = np.array([child.probability for child in taken.values()])
+    remaining = np.array([child.remaining for child in taken.values()])
+    kept = _keep(head, rule, at, probabilities[which])
     if kept is None:
         return None
-    ids = head.ids[: len(kept.weights)]
+    size = len(kept.weights)
     residual, untaken = kept.weights.copy(), kept.weights.copy()
-    beyond = dict(taken)
-    for i in np.flatnonzero(np.isin(ids, _tokens(taken))) if taken else ():
-        child = beyond.pop(int(ids[i]))
-        residual[i] *= child.remaining
-        untaken[i] = 0.0
+    at, which = at[at < size], which[at < size]
+    residual[at] *= remaining[which]
+    untaken[at] = 0.0
     tail = tail_untaken = 0.0
     if not kept.whole:
-        gone = sum(child.probability for child in beyond.values()) * kept.mass
-        tail_untaken = kept.mass - float(kept.weights.sum()) - gone
-        if tail_untaken <= ROUNDING * kept.mass:
-            tail_untaken = 0.0
-        left = sum(child.probability * child.remaining for child in beyond.values()) * kept.mass
-        tail = tail_untaken + left
+        # Tokens beyond the head: all their probability is known, and the share of those that were taken.
+        probabilities[which] = 0.0
+        rest = kept.mass * (1.0 - float(probabilities.sum())) - float(kept.weights.sum())
+        tail_untaken = rest if rest > ROUNDING * kept.mass else 0.0
+        tail = tail_untaken + kept.mass * float(probabilities @ remaining)
     cumulative = np.cumsum(residual)
     total = float(cumulative[-1]) + tail
     if total == 0.0 and kept.whole:
         residual, cumulative, total = kept.weights, np.cumsum(kept.weights), kept.mass
     index = int(np.searchsorted(cumulative, u * total, side="right"))
-    if index == len(ids):
+    if index == size:
         if not kept.whole:
             return None
         index = int(np.flatnonzero(residual)[-1])
     untaken[index] = 0.0
     return Drawn(
-        int(ids[index]),
+        int(head.ids[index]),
         float(kept.weights[index]) / kept.mass,
         min((float(untaken.sum()) + tail_untaken) / kept.mass, 1.0),
     )
 
 
-def _tokens(taken: Mapping[int, _Node]) -> NDArray[np.int32]:
-    return np.fromiter(taken, dtype=np.int32, count=len(taken))
+def _matches(ids: NDArray[np.int32], tokens: NDArray[np.int32]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Indices into two arrays without duplicates where they hold the same value."""
+    if len(tokens) == 0:
+        nowhere = np.zeros(0, dtype=np.intp)
+        return nowhere, nowhere
+    order = tokens.argsort()
+    place = tokens[order].searchsorted(ids)
+    place[place == len(tokens)] = 0
+    candidates = order[place]
+    (at,) = np.nonzero(tokens[candidates] == ids)
+    return at, candidates[at]

@@ -305,6 +305,22 @@ def test_a_token_just_below_one_is_drawn_from_nothing_that_is_used_up() -> None:
     assert len(set(outputs)) == 20
 
 
+def test_a_rest_at_the_bottom_of_the_floats_is_still_drawn() -> None:
+    tree = DistinctTree(PLAIN)
+    sample = tree.sample()
+    sample.advance(1, 0.5)
+    sample.advance(2, 1.0)
+    sample.advance(3, 1.0, untaken=5e-324)
+    sample.finish(True)
+    sample = tree.sample()
+    sample.advance(1, 0.5)
+    drawn = sample.draw(Head.of_row(np.array([-np.inf, -np.inf, 0.0, -800.0], dtype=np.float32), 1.0), 0.9)
+    assert drawn is not None
+    assert drawn.token == 2, (
+        "0.9 times the smallest float is the smallest float, the end of the last interval"
+    )
+
+
 @settings(max_examples=100, deadline=None)
 @given(models, st.floats(0, 1, exclude_max=True), st.integers(1, 5))
 def test_the_first_sample_is_the_ordinary_one(model: ToyModel, u: float, size: int) -> None:
