@@ -11,9 +11,14 @@ import dataclasses
 import json
 import os
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import Any, Literal, Self
+
+from hive.logits_cache.head import MIN_PROBABILITY
 
 ENVIRONMENT_VARIABLE = "HIVE_SERVER_ARGS"
+
+_WHOLE_ROW = 2**31 - 1
+"""More tokens than any vocabulary has."""
 
 
 def _flag(default: Any, help: str, **argparse_options: Any) -> Any:
@@ -56,6 +61,12 @@ class HiveServerArgs:
         type=int,
         metavar="TOKENS",
     )
+    logits_cache_form: Literal["head", "full"] = _flag(
+        "head",
+        "What is kept of a distribution: 'head', the tokens that are ever drawn (about 0.5 KB), or 'full', the whole "
+        "row (up to 300 KB), so that every draw can be replayed (default: head).",
+        choices=("head", "full"),
+    )
     max_agents: int = _flag(
         1024,
         "Agents that are told apart in statistics; later names are counted together as 'other' (default: 1024).",
@@ -80,6 +91,16 @@ class HiveServerArgs:
                 raise ValueError(
                     f"--hive-{name.replace('_', '-')} must be at least {low}, got {getattr(self, name)}"
                 )
+
+    @property
+    def head_size(self) -> int:
+        """Tokens kept per distribution at the most."""
+        return _WHOLE_ROW if self.logits_cache_form == "full" else self.logits_cache_head
+
+    @property
+    def min_probability(self) -> float:
+        """Least probability of a token that is kept."""
+        return 0.0 if self.logits_cache_form == "full" else MIN_PROBABILITY
 
     @classmethod
     def add_cli_args(cls, parser: argparse.ArgumentParser) -> None:

@@ -12,9 +12,9 @@ from sglang_patches.sampler import ROWS_ATTRIBUTE
 
 
 def before_copy_to_cpu(self: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Start the copy of a CUDA batch's rows."""
+    """Start the copy of a batch's rows."""
     from sglang.srt.managers.utils import _async_d2h
 
     rows = getattr(self.logits_output, ROWS_ATTRIBUTE, None)
-    if rows is not None and rows.ids.is_cuda:
-        rows.move(_async_d2h)
+    if rows is not None:
+        rows.to_host(_async_d2h)

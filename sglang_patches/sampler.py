@@ -7,15 +7,15 @@ and the grammar's mask: what a state's row depends on beside its tokens is there
 (see :mod:`sglang_patches.scheduler`).
 
 On a CPU the draw is :func:`~hive.logits_cache.sampling.draw_live` itself, over the top-k of each row.  On a GPU it is
-:func:`~hive.logits_cache.device_sampling.draw_rows`, its twin over fully sorted rows, which never waits for the
-device.
+:func:`~hive.logits_cache.device_sampling.draw_rows`, its twin over whole batches, which never waits for the device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -24,14 +24,18 @@ from sglang.srt.layers import sampler as upstream
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
-from hive.logits_cache.device_sampling import draw_rows
+from hive.logits_cache.device_sampling import DrawnRows, Truncations, draw_rows
 from hive.logits_cache.head import Head
-from hive.logits_cache.sampling import SamplingRule, draw_live, uniform
+from hive.logits_cache.packing import pack
+from hive.logits_cache.sampling import SamplingRule, draw_live, probability, uniform
 from hive.server_args import HiveServerArgs
 
 BACKEND = "hive"
 ROWS_ATTRIBUTE = "hive_rows"
 """Attribute of ``LogitsProcessorOutput`` that carries the batch's :class:`SampledRows`."""
+
+REMAINING_ATTRIBUTE = "hive_remaining"
+"""Attribute of ``SamplingBatchInfo``: see :func:`remaining_of`."""
 
 
 def register() -> None:
@@ -39,41 +43,74 @@ def register() -> None:
     upstream.register_sampler_backend(BACKEND, HiveSampler)
 
 
-@dataclass(slots=True)
-class SampledRows:
-    """The most likely tokens of each row of a batch, on the device that drew from them.
+class SampledRows(Protocol):
+    """The distributions that a batch's tokens were drawn from, row by row."""
 
-    ``ids`` (int64) and ``logits`` (the model's dtype) are ``[batch, k]``; ``supports`` (int64), ``normalisers``
-    (float64, at ``temperatures``, relative to the first logit) and ``temperatures`` (float32) are ``[batch]``.
-    """
-
-    ids: torch.Tensor
-    logits: torch.Tensor
-    supports: torch.Tensor
-    normalisers: torch.Tensor
-    temperatures: torch.Tensor
-    _heads: list[Head] | None = None
-
-    def move(self, copy: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def to_host(self, copy: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Replace every tensor by its copy elsewhere."""
-        for name in ("ids", "logits", "supports", "normalisers", "temperatures"):
-            setattr(self, name, copy(getattr(self, name)))
 
-    def heads(self) -> list[Head]:
-        """One head per row; waits for the device if the rows are still there."""
-        if self._heads is None:
-            self._heads = self._select()
-        return self._heads
+    def packed(self, index: int) -> bytes | None:
+        """The head of one row as :func:`~hive.logits_cache.packing.pack` writes it; None if it cannot be replayed."""
 
-    def _select(self) -> list[Head]:
-        ids, logits = self.ids.cpu().numpy(), self.logits.float().cpu().numpy()
-        scalars = zip(
-            self.supports.tolist(), self.temperatures.tolist(), self.normalisers.tolist(), strict=True
+    def probability(self, index: int) -> float:
+        """Of the token drawn from one row, under its sampling rule."""
+
+
+class DeviceRows:
+    """What the twin sampler left on the device, on its way to the host."""
+
+    def __init__(self, drawn: DrawnRows) -> None:
+        self._drawn = drawn
+        self._arrays: dict[str, NDArray[Any]] | None = None
+
+    def to_host(self, copy: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self._drawn = DrawnRows(*(copy(getattr(self._drawn, item.name)) for item in fields(DrawnRows)))
+
+    def packed(self, index: int) -> bytes | None:
+        rows = self._on_host()
+        size = int(rows["sizes"][index])
+        if size == 0:
+            return None
+        head = Head(
+            rows["ids"][index, :size],
+            rows["logits"][index, :size],
+            int(rows["supports"][index]),
+            {float(rows["temperatures"][index]): float(rows["normalisers"][index])},
         )
-        return [
-            Head.select(ids[i], logits[i], support, {temperature: normaliser})
-            for i, (support, temperature, normaliser) in enumerate(scalars)
-        ]
+        return pack(head)
+
+    def probability(self, index: int) -> float:
+        return float(self._on_host()["probabilities"][index])
+
+    def _on_host(self) -> dict[str, NDArray[Any]]:
+        """Waits for the device if the rows are still there."""
+        if self._arrays is None:
+            self._arrays = {
+                item.name: getattr(self._drawn, item.name).cpu().numpy() for item in fields(DrawnRows)
+            }
+        return self._arrays
+
+
+class HostRows:
+    """The heads that the host drew from, and the rows behind them."""
+
+    def __init__(
+        self, heads: list[Head], logits: torch.Tensor, rules: list[SamplingRule], min_probability: float
+    ):
+        self._heads, self._logits, self._rules = heads, logits, rules
+        self._min_probability = min_probability
+        self.tokens: list[int] = []
+
+    def to_host(self, copy: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """They are there already."""
+
+    def packed(self, index: int) -> bytes | None:
+        head = self._heads[index]
+        return pack(head.trimmed(self._min_probability)) if len(head.ids) else None
+
+    def probability(self, index: int) -> float:
+        row = _host_row(self._logits, index)
+        return probability(self._heads[index], lambda: row, self._rules[index], self.tokens[index])
 
 
 class HiveSampler(upstream.Sampler):  # type: ignore[misc]
@@ -81,7 +118,9 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self._head_size = HiveServerArgs.from_environment().logits_cache_head
+        args = HiveServerArgs.from_environment()
+        self._head_size = args.head_size
+        self._min_probability = args.min_probability
 
     def forward(
         self,
@@ -118,25 +157,29 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
         self, logits: torch.Tensor, info: SamplingBatchInfo, positions: torch.Tensor
     ) -> tuple[torch.Tensor, SampledRows]:
         """The head of each row decides nearly every draw; the few others look at the whole row."""
-        rows = top_rows(logits, info.temperatures.view(-1), self._head_size)
-        rules = zip(
-            info.temperatures.view(-1).tolist(),
-            info.top_ks.tolist(),
-            info.top_ps.tolist(),
-            info.min_ps.tolist(),
-            strict=True,
-        )
-        seeds, places = info.sampling_seed.tolist(), positions.tolist()
-        tokens = [
-            draw_live(head, partial(_host_row, logits, i), SamplingRule(*rule), uniform(seeds[i], places[i]))
-            for i, (head, rule) in enumerate(zip(rows.heads(), rules, strict=True))
+        parameters = (info.temperatures.view(-1), info.top_ks, info.top_ps, info.min_ps)
+        rules = [
+            SamplingRule(*rule) for rule in zip(*(tensor.tolist() for tensor in parameters), strict=True)
         ]
-        return torch.tensor(tokens, dtype=torch.int32), rows
+        heads = top_heads(logits, info.temperatures.view(-1), self._head_size)
+        rows = HostRows(heads, logits, rules, self._min_probability)
+        seeds, places = info.sampling_seed.tolist(), positions.tolist()
+        remaining = remaining_of(info)
+        for i, (head, rule) in enumerate(zip(heads, rules, strict=True)):
+            row = partial(_host_row, logits, i)
+            rows.tokens.append(draw_live(head, row, rule, uniform(seeds[i], places[i]), remaining.get(i)))
+        return torch.tensor(rows.tokens, dtype=torch.int32), rows
 
     def _draw_on_device(
         self, logits: torch.Tensor, info: SamplingBatchInfo, positions: torch.Tensor
     ) -> tuple[torch.Tensor, SampledRows]:
         """Everything stays on the GPU, and nothing there is waited for."""
+        remaining = None
+        if rows := remaining_of(info):
+            remaining = torch.ones(logits.shape, dtype=torch.float32)
+            for i, factors in rows.items():
+                remaining[i, list(factors)] = torch.tensor(list(factors.values()))
+            remaining = remaining.to(logits.device, non_blocking=True)
         drawn = draw_rows(
             logits,
             info.temperatures.view(-1),
@@ -146,11 +189,11 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
             info.sampling_seed,
             positions,
             self._head_size,
+            self._min_probability,
+            Truncations(info.need_top_k_sampling, info.need_top_p_sampling, info.need_min_p_sampling),
+            remaining,
         )
-        rows = SampledRows(
-            drawn.ids, drawn.logits, drawn.supports, drawn.normalisers, info.temperatures.view(-1)
-        )
-        return drawn.tokens, rows
+        return drawn.tokens, DeviceRows(drawn)
 
     def _attach_masks(
         self,
@@ -168,18 +211,33 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
         self._attach_sampling_mask_to_output(logits_output, sampling_info, chosen.long(), data)
 
 
-def top_rows(logits: torch.Tensor, temperatures: torch.Tensor, size: int) -> SampledRows:
+def remaining_of(info: SamplingBatchInfo) -> Mapping[int, Mapping[int, float]]:
+    """What distinct samples have left of the tokens taken before, by row of the batch."""
+    return getattr(info, REMAINING_ATTRIBUTE, None) or {}
+
+
+def top_heads(logits: torch.Tensor, temperatures: torch.Tensor, size: int) -> list[Head]:
     """Cut each row of ``logits`` (float, ``[batch, vocabulary]``, on the CPU) to its ``size`` most likely tokens."""
     size = min(size, logits.shape[1])
-    values, ids = logits.topk(size, dim=-1)
-    if not bool(torch.isfinite(values[:, 0]).all()):
+    values, ids = logits.topk(size, dim=-1, sorted=False)
+    if not bool(torch.isfinite(values.amax(dim=-1)).all()):
         # Overflow in the model (NaN sorts first), or a grammar with no way on: one bad row must not stop the rest.
         torch.nan_to_num_(logits, nan=-torch.inf, posinf=torch.finfo(logits.dtype).max, neginf=-torch.inf)
         logits[logits.amax(dim=-1) == -torch.inf] = 0.0
-        values, ids = logits.topk(size, dim=-1)
-    weights = torch.exp((logits - values[:, :1]) / temperatures[:, None])
-    supports = (logits > -torch.inf).sum(dim=-1)
-    return SampledRows(ids, values, supports, weights.sum(dim=-1, dtype=torch.float64), temperatures)
+        values, ids = logits.topk(size, dim=-1, sorted=False)
+    weights = torch.exp((logits - values.amax(dim=-1, keepdim=True)) / temperatures[:, None])
+    columns = zip(
+        ids.numpy(),
+        values.float().numpy(),
+        (logits > -torch.inf).sum(dim=-1).tolist(),
+        temperatures.tolist(),
+        weights.sum(dim=-1, dtype=torch.float64).tolist(),
+        strict=True,
+    )
+    return [
+        Head.select(row_ids, row, support, {temperature: normaliser})
+        for row_ids, row, support, temperature, normaliser in columns
+    ]
 
 
 def _host_row(logits: torch.Tensor, index: int) -> NDArray[np.float32]:

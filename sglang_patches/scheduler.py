@@ -126,9 +126,7 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
     verify()
     args = HiveServerArgs.from_environment()
     ours = isinstance(self.tp_worker.model_runner.sampler, HiveSampler)
-    cache = (
-        LogitsCache(args.logits_cache_bytes, args.logits_cache_head) if args.logits_cache and ours else None
-    )
+    cache = LogitsCache(args.logits_cache_bytes) if args.logits_cache and ours else None
     # One rank per tensor-parallel group counts for all.
     counting = self.server_args.enable_metrics and self.metrics_reporter.is_stats_logging_rank
     metrics = SchedulerMetrics() if counting else None
@@ -230,7 +228,7 @@ def around_process_batch_result(
             continue
         recording = rows is not None and cache is not None and attached.cached is not None
         if recording and len(req.output_ids) == length + 1:
-            cache.record(attached.cached, length, rows.heads()[i])
+            cache.record(attached.cached, length, rows.packed(i))
         if req.finished() and not was_finished:
             finish(self, req)
     if rows is not None:

@@ -8,13 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hive.logits_cache.head import Head
 from hive.logits_cache.replay import Replay, Stop, replay
 from hive.logits_cache.sampling import SamplingRule
 from hive.logits_cache.trie import LogitsTrie, PrefixHash
-
-TAIL_MASS = 2.0**-13
-"""Probability left out of a recorded head at T = 1: how often a replay there ends for want of a longer head."""
 
 
 @dataclass(slots=True)
@@ -27,8 +23,8 @@ class CachedRequest:
     prompt: Sequence[int]
     epoch: int = -1
     """The cache's epoch when the request was looked up: rows of older weights are not written back."""
-    heads: dict[int, Head] = field(default_factory=dict)
-    """Recorded distributions, by index of the output token drawn from them."""
+    rows: dict[int, bytes] = field(default_factory=dict)
+    """Recorded distributions, packed, by index of the output token drawn from them."""
 
 
 @dataclass(slots=True)
@@ -56,9 +52,8 @@ class LogitsCache:
     Not thread-safe: it lives on the scheduler's thread.
     """
 
-    def __init__(self, capacity_bytes: int, head_size: int) -> None:
+    def __init__(self, capacity_bytes: int) -> None:
         self.trie = LogitsTrie(capacity_bytes)
-        self.head_size = head_size
         self.statistics = CacheStatistics()
         self.epoch = 0
 
@@ -77,20 +72,19 @@ class LogitsCache:
         counts.replay_seconds += time.perf_counter() - started
         return outcome
 
-    def record(self, request: CachedRequest, index: int, head: Head) -> None:
-        """Keep the distribution that output token ``index`` was drawn from until the request ends."""
-        started = time.perf_counter()
-        if len(head.ids):
-            request.heads[index] = head.trimmed(TAIL_MASS, self.head_size)
+    def record(self, request: CachedRequest, index: int, row: bytes | None) -> None:
+        """Keep the packed distribution that output token ``index`` was drawn from until the request ends; None for
+        one that cannot be replayed."""
+        if row is not None:
+            request.rows[index] = row
             self.statistics.tokens_recorded += 1
-        self.statistics.record_seconds += time.perf_counter() - started
 
     def write_back(self, request: CachedRequest, output: Sequence[int]) -> None:
         """Move a finished request's distributions into the trie."""
         started = time.perf_counter()
-        if request.heads and request.epoch == self.epoch:
-            self.trie.insert(request.namespace, request.prompt, output, request.heads)
-        request.heads = {}
+        if request.rows and request.epoch == self.epoch:
+            self.trie.insert(request.namespace, request.prompt, output, request.rows)
+        request.rows = {}
         self.statistics.record_seconds += time.perf_counter() - started
 
     def bypass(self, reason: str) -> None:

@@ -1,33 +1,63 @@
 """The sampler's twin for accelerators: whole batches, torch operations only, no wait for the device.
 
-Orders, weights, truncations and random numbers are those of :mod:`hive.logits_cache.sampling`; sums are added up in
-another order, so a draw can differ from replay's only where the uniform number lies within about 1e-15 of the
-boundary between two tokens.
+Order, weights, truncations and random numbers are those of :mod:`hive.logits_cache.sampling`; the tail's weights are
+float32 and sums are added up in another order.  Inside the head, where replay draws too, a draw can therefore differ
+from replay's only where the uniform number lies within about 1e-15 of the boundary between two tokens.
+
+Nothing here sorts a row of the vocabulary: the head is selected by top-k (FlashInfer's where it is installed), and a
+draw beyond it is found in two steps, first among the sums of blocks of the tail, then inside one block.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import importlib
+import importlib.util
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
 
 import torch
 
-CHUNK = 64
-"""Rows that are sorted together: each holds some 40 bytes per vocabulary entry for the moment."""
+from hive.logits_cache.head import MIN_PROBABILITY
+
+CHUNK = 256
+"""Rows that are drawn together: each holds some 16 bytes per vocabulary entry for the moment."""
+
+BLOCK = 512
+"""Tokens of the tail that are summed up together."""
+
+_ROUNDING = 1.0 - 2.0**-40
+"""Keeps a target below the sum that it was scaled by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truncations:
+    """Which rules may cut the tail of any row of the batch; known on the host, so that the others cost nothing."""
+
+    top_k: bool = True
+    """A ``top_k`` is larger than the head; one that ends inside the head is honoured without being announced."""
+    top_p: bool = True
+    min_p: bool = True
 
 
 @dataclass(slots=True)
 class DrawnRows:
     """Drawn tokens (int32, ``[batch]``) and what they were drawn from.
 
-    ``ids`` (int64) and ``logits`` are the first ``k`` entries of each row in sampling order, ``[batch, k]``;
-    ``supports`` (int64) and ``normalisers`` (float64) are ``[batch]``, as in :class:`hive.logits_cache.head.Head`.
+    ``ids`` (int32) and ``logits`` (float32) are each row's most likely tokens in sampling order, ``[batch, k]``, of
+    which the first ``sizes`` (int64, ``[batch]``) are worth keeping.  ``supports`` (int64), ``normalisers`` (float64)
+    and ``temperatures`` are ``[batch]``, as in :class:`hive.logits_cache.head.Head`.  ``probabilities`` (float64,
+    ``[batch]``) are those of the drawn tokens under their rules.
     """
 
     tokens: torch.Tensor
     ids: torch.Tensor
     logits: torch.Tensor
+    sizes: torch.Tensor
     supports: torch.Tensor
     normalisers: torch.Tensor
+    temperatures: torch.Tensor
+    probabilities: torch.Tensor
 
 
 def draw_rows(
@@ -39,24 +69,37 @@ def draw_rows(
     seeds: torch.Tensor,
     positions: torch.Tensor,
     head_size: int,
+    min_probability: float = MIN_PROBABILITY,
+    truncations: Truncations = Truncations(),
+    remaining: torch.Tensor | None = None,
 ) -> DrawnRows:
     """Draw one token per row of ``logits`` (float, ``[batch, vocabulary]``); all else is ``[batch]``.
 
-    Rows with nothing to draw from (overflow to NaN, or every token forbidden) give a token, and stop nobody.
+    ``head_size`` tokens of a row at the most are told apart, and those less likely than ``min_probability`` are not
+    worth keeping.  ``remaining`` (float32, ``[batch, vocabulary]``) multiplies the probabilities after truncation:
+    it is how samples without replacement leave out what is used up.  Rows with nothing to draw from (overflow to
+    NaN, or every token forbidden) give a token, and stop nobody; so does greedy sampling from more equal maxima
+    than a head holds.
     """
+    uniforms = uniform_rows(seeds, positions)
     parts = [
-        _draw(logits[part], temperatures[part], top_ks[part], top_ps[part], min_ps[part], uniforms, head_size)
-        for part, uniforms in (
-            (
-                slice(start, start + CHUNK),
-                uniform_rows(seeds[start : start + CHUNK], positions[start : start + CHUNK]),
-            )
-            for start in range(0, logits.shape[0], CHUNK)
+        _draw(
+            logits[part],
+            temperatures[part],
+            top_ks[part],
+            top_ps[part],
+            min_ps[part],
+            uniforms[part],
+            head_size,
+            min_probability,
+            truncations,
+            None if remaining is None else remaining[part],
         )
+        for part in (slice(start, start + CHUNK) for start in range(0, logits.shape[0], CHUNK))
     ]
     if len(parts) == 1:
         return parts[0]
-    return DrawnRows(*(torch.cat([getattr(part, name) for part in parts]) for name in DrawnRows.__slots__))
+    return DrawnRows(*(torch.cat([getattr(part, item.name) for part in parts]) for item in fields(DrawnRows)))
 
 
 def _draw(
@@ -67,35 +110,142 @@ def _draw(
     min_ps: torch.Tensor,
     uniforms: torch.Tensor,
     head_size: int,
+    min_probability: float,
+    truncations: Truncations,
+    remaining: torch.Tensor | None,
 ) -> DrawnRows:
-    clean = torch.nan_to_num(
+    rows = torch.nan_to_num(
         logits.float(), nan=-torch.inf, posinf=torch.finfo(torch.float32).max, neginf=-torch.inf
     )
-    # A stable sort leaves ties in the order of their ids.
-    values, ids = clean.sort(dim=-1, descending=True, stable=True)
+    values, ids = _top(rows, min(head_size, rows.shape[1]))
+    supports = (rows > -torch.inf).sum(dim=-1)
+    # Top-k picks arbitrarily among tokens tied with its last one: unless it has all tokens, those are tail.
+    in_head = (values > values[:, -1:]) | (supports <= values.shape[1])[:, None] & (values > -torch.inf)
+    sizes = in_head.sum(dim=-1)
     first = values[:, :1]
-    exponents = (values.double() - first.double()) / temperatures.double()[:, None]
-    weights = torch.exp(torch.nan_to_num(exponents, nan=-torch.inf, neginf=-torch.inf))
-    cumulative = weights.cumsum(dim=-1)
-    normalisers = cumulative[:, -1]
+    heat = temperatures[:, None]
 
-    ranks = torch.arange(values.shape[1], device=values.device)
-    kept = ranks < top_ks[:, None]
-    # A rule that is switched off must not cut the tail through rounding of the sums.
-    nucleus = cumulative - weights <= (top_ps.double() * normalisers)[:, None]
-    kept &= nucleus | (top_ps >= 1.0)[:, None]
-    kept &= (weights >= min_ps.double()[:, None]) & (weights > 0)
+    exponents = (values.double() - first.double()) / heat.double()
+    head = torch.where(in_head, torch.exp(exponents), 0.0)
+    sums = head.cumsum(dim=-1)
+    mass = sums[:, -1:]
+
+    blocks = -(-rows.shape[1] // BLOCK)
+    tail = rows.new_zeros(rows.shape[0], blocks * BLOCK)
+    torch.exp((rows - first) / heat, out=tail[:, : rows.shape[1]])
+    tail.nan_to_num_(nan=0.0)
+    whole = tail[:, : rows.shape[1]].clone() if truncations.top_p or truncations.top_k else None
+    tail.scatter_(1, ids.long(), torch.where(in_head, 0.0, tail.gather(1, ids.long())))
+    normalisers = mass + tail.view(-1, blocks, BLOCK).sum(dim=-1).double().sum(dim=-1, keepdim=True)
+
+    # With every finite token in the head there is no tail to cut.
+    inside = torch.minimum(supports, top_ks)[:, None] <= sizes[:, None]
+    kept = in_head & (torch.arange(values.shape[1], device=values.device) < top_ks[:, None])
+    if truncations.top_p:
+        limit = torch.where(top_ps[:, None] < 1.0, top_ps.double()[:, None] * normalisers, torch.inf)
+        kept &= sums - head <= limit
+        inside = inside | (mass > limit)
+    if truncations.min_p:
+        kept &= head >= min_ps.double()[:, None]
+        inside = inside | (in_head & (head < min_ps.double()[:, None])).any(dim=-1, keepdim=True)
+        tail = torch.where(tail >= min_ps[:, None], tail, 0.0)
+    if whole is not None:
+        tail = _cut(tail, whole, top_ks, top_ps, truncations)
+    tail = torch.where(inside, 0.0, tail)
     last = kept.sum(dim=-1, keepdim=True).clamp(min=1) - 1
-    target = uniforms[:, None] * cumulative.gather(1, last)
-    index = torch.minimum(torch.searchsorted(cumulative, target, right=True), last)
-    size = min(head_size, values.shape[1])
+
+    chosen = torch.where(kept, head, 0.0)
+    total_kept = chosen.sum(dim=-1, keepdim=True) + tail.double().sum(dim=-1, keepdim=True)
+    if remaining is not None:
+        chosen = chosen * remaining.gather(1, ids.long())
+        tail[:, : rows.shape[1]] *= remaining
+        sums = chosen.cumsum(dim=-1)
+    kept_mass = sums.gather(1, last)
+    block_sums = tail.view(-1, blocks, BLOCK).sum(dim=-1).double().cumsum(dim=-1)
+    target = uniforms[:, None] * (kept_mass + block_sums[:, -1:])
+    index = torch.minimum(torch.searchsorted(sums, target, right=True), last)
+
+    beyond = (target >= kept_mass) & (block_sums[:, -1:] > 0.0)
+    tail_token, tail_weight = _draw_tail(tail, block_sums, target - kept_mass)
+    token = torch.where(beyond, tail_token, ids.gather(1, index).long())
+    weight = torch.where(beyond, tail_weight, head.gather(1, index))
     return DrawnRows(
-        tokens=ids.gather(1, index).view(-1).to(torch.int32),
-        ids=ids[:, :size].clone(),
-        logits=values[:, :size].clone(),
-        supports=(values > -torch.inf).sum(dim=-1),
-        normalisers=normalisers.clone(),
+        tokens=token.view(-1).to(torch.int32),
+        ids=ids,
+        logits=values,
+        sizes=torch.minimum(sizes, (head >= min_probability * normalisers).sum(dim=-1).clamp(min=1)),
+        supports=supports,
+        normalisers=normalisers.view(-1),
+        temperatures=temperatures,
+        probabilities=(weight / total_kept).view(-1),
     )
+
+
+def _top(rows: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ``size`` largest entries of each row (float32) and their places (int32), in sampling order."""
+    flashinfer = _flashinfer() if rows.is_cuda and size < rows.shape[1] else None
+    values, ids = flashinfer.top_k(rows, size) if flashinfer else rows.topk(size, dim=-1, sorted=False)
+    # One sort of integers orders by value, descending, and by id, ascending: floats of either sign compare like
+    # integers once the negative ones' bits are flipped. Adding zero makes -0.0 equal to 0.0.
+    bits = (values + 0.0).view(torch.int32).long()
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    keys, places = ((ordered << 32) | (0x7FFFFFFF - ids.long())).sort(dim=-1, descending=True)
+    return values.gather(1, places), (0x7FFFFFFF - (keys & 0x7FFFFFFF)).to(torch.int32)
+
+
+def _cut(
+    tail: torch.Tensor,
+    whole: torch.Tensor,
+    top_ks: torch.Tensor,
+    top_ps: torch.Tensor,
+    truncations: Truncations,
+) -> torch.Tensor:
+    """The tail without what top-k and top-p cut off the ``whole`` weights; ties with the last kept one stay."""
+    flashinfer = _flashinfer() if whole.is_cuda else None
+    vocabulary = whole.shape[1]
+    if flashinfer is not None:
+        probabilities = whole / whole.sum(dim=-1, keepdim=True)
+        keep = torch.ones_like(whole, dtype=torch.bool)
+        if truncations.top_k:
+            keep &= flashinfer.top_k_renorm_probs(probabilities, top_ks.clamp(1, vocabulary)) > 0
+        if truncations.top_p:
+            keep &= flashinfer.top_p_renorm_probs(probabilities, top_ps) > 0
+    else:
+        ordered = whole.double().sort(dim=-1, descending=True).values
+        starts = ordered.cumsum(dim=-1) - ordered
+        limit = torch.where(top_ps < 1.0, top_ps.double() * ordered.sum(dim=-1), torch.inf)
+        count = (starts <= limit[:, None]).sum(dim=-1).minimum(top_ks).clamp(1, vocabulary)
+        keep = whole.double() >= ordered.gather(1, count.long()[:, None] - 1)
+    tail[:, :vocabulary] *= keep
+    return tail
+
+
+def _draw_tail(
+    tail: torch.Tensor, block_sums: torch.Tensor, target: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inverse CDF over the tail by id: token (int64) and weight (float64), ``[batch, 1]``.
+
+    ``block_sums`` (float64, ``[batch, blocks]``) are cumulative.
+    """
+    target = torch.minimum(target.clamp(min=0.0), block_sums[:, -1:] * _ROUNDING)
+    block = torch.searchsorted(block_sums, target, right=True).clamp(max=block_sums.shape[1] - 1)
+    upper = block_sums.gather(1, block)
+    lower = torch.where(block > 0, block_sums.gather(1, (block - 1).clamp(min=0)), 0.0)
+    inner = tail.view(tail.shape[0], -1, BLOCK).gather(1, block[:, :, None].expand(-1, 1, BLOCK)).squeeze(1)
+    weights = inner.double()
+    sums = weights.cumsum(dim=-1)
+    # A block's float32 sum and its float64 sums differ in rounding: scale from the one to the other.
+    share = ((target - lower) / (upper - lower)).clamp(0.0, _ROUNDING)
+    place = torch.searchsorted(sums, share * sums[:, -1:], right=True).clamp(max=BLOCK - 1)
+    return block * BLOCK + place, weights.gather(1, place)
+
+
+@cache
+def _flashinfer() -> Any:
+    """FlashInfer's kernels, if installed: SGLang brings them along on a GPU."""
+    if importlib.util.find_spec("flashinfer") is None:
+        return None
+    return importlib.import_module("flashinfer")
 
 
 def uniform_rows(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

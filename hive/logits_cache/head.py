@@ -9,13 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 SUM_TOLERANCE = 1e-6
 """Relative error allowed for normalisers that were summed in float32 over a whole vocabulary."""
+
+MIN_PROBABILITY = 4e-5
+"""Least probability of a token that is worth its bytes in a recorded head.
+
+Cutting by probability loses the least mass for a given number of tokens kept.  On the small model's rows at T = 1
+this keeps 205 tokens of 49,152 on average and leaves out 1.0% of the mass; at T = 0.7, 36 tokens and 0.1%.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +43,7 @@ class Head:
     @classmethod
     def select(
         cls,
-        ids: NDArray[np.int64],
+        ids: NDArray[Any],
         logits: NDArray[np.float32],
         support: int,
         normalisers: Mapping[float, float],
@@ -52,6 +59,8 @@ class Head:
         if support > len(ids):
             above = logits > logits.min()
             ids, logits = ids[above], logits[above]
+        # Adding zero turns -0.0 into 0.0: equal numbers must be equal bits once packed.
+        logits = logits + np.float32(0.0)
         order = np.lexsort((ids, -logits))
         return cls(ids[order].astype(np.int32), logits[order], support, normalisers)
 
@@ -72,7 +81,10 @@ class Head:
 
     def weights(self, temperature: float) -> NDArray[np.float64]:
         """Unnormalised probabilities of the head's tokens, the first one's being 1 (float64, ``[n]``)."""
-        return np.exp((self.logits.astype(np.float64) - float(self.logits[0])) / temperature)
+        weights = self.logits.astype(np.float64)
+        weights -= weights[0]
+        weights /= temperature
+        return np.exp(weights, out=weights)
 
     def normaliser_bounds(self, temperature: float, weights: NDArray[np.float64]) -> tuple[float, float]:
         """Lower and upper bound of the whole row's sum of weights at a temperature; equal where it is known.
@@ -81,12 +93,13 @@ class Head:
         tail's weights relative to the last kept token and m of them, ``sum(x_i ** r)`` lies between the sum and
         ``m * mean ** r`` by Jensen's inequality, in the order that r >= 1 (cooler) or r < 1 (warmer) decides.
         """
+        if not self.complete:
+            known = self.normalisers.get(temperature)
+            if known is not None:
+                return known, known
         inside = float(weights.sum())
         if self.complete:
             return inside, inside
-        known = self.normalisers.get(temperature)
-        if known is not None:
-            return known, known
         lower, upper = inside, np.inf
         left_out = self.support - len(self.ids)
         gap = float(self.logits[-1]) - float(self.logits[0])
@@ -105,25 +118,19 @@ class Head:
             upper = min(upper, inside + scale * tail_most)
         return lower, upper
 
-    def trimmed(self, tail_mass: float, limit: int) -> Self:
-        """The shortest head that leaves out at most ``tail_mass`` of the distribution at T = 1 (or at the only
-        known temperature, if warmer), and at most ``limit`` tokens long."""
-        if not len(self.ids):
-            return self
-        temperature = max((1.0, *self.normalisers))
-        weights = self.weights(temperature)
-        total = self.normaliser_bounds(temperature, weights)[1]
-        enough = int(np.searchsorted(np.cumsum(weights), (1.0 - tail_mass) * total)) + 1
-        size = min(enough, limit, len(self.ids))
+    def trimmed(self, min_probability: float = MIN_PROBABILITY, limit: int = 2**31) -> Self:
+        """The head without tokens less likely than ``min_probability`` at its warmest temperature, ``limit``
+        tokens long at most, and never without its first token."""
+        size = min(len(self.ids), limit)
+        if min_probability > 0.0 and size > 1 and self.normalisers:
+            temperature = max(self.normalisers)
+            weights = self.weights(temperature)
+            least = min_probability * self.normalisers[temperature]
+            size = min(size, max(1, int(np.searchsorted(-weights, -least, side="right"))))
         if size == len(self.ids):
             return self
-        return type(self)(self.ids[:size].copy(), self.logits[:size].copy(), self.support, self.normalisers)
+        return type(self)(self.ids[:size], self.logits[:size], self.support, self.normalisers)
 
     def merged_with(self, normalisers: Mapping[float, float]) -> Self:
         """The same head, knowing the normaliser at further temperatures."""
         return type(self)(self.ids, self.logits, self.support, {**self.normalisers, **normalisers})
-
-    @property
-    def nbytes(self) -> int:
-        """Payload in bytes: 8 per kept token and 16 per known temperature."""
-        return 8 * len(self.ids) + 16 * len(self.normalisers)

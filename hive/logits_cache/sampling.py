@@ -1,14 +1,16 @@
 """The sampler: one uniform number per (seed, position), inverse CDF over a fixed order of the tokens.
 
-The live server and replay call the same :func:`draw`, so a replayed token is by construction the token that the
-live sampler draws from the same row.  It does not depend on the rest of the batch, and it rarely needs more than
-the head of the distribution.  SGLang's own seeded sampler has none of these properties.
+The order is the head's (logit descending, token id ascending), then the rest of the vocabulary by token id: nothing
+needs a sort of the whole row.  The live server and replay call the same :func:`draw`, so a replayed token is by
+construction the token that the live sampler draws from the same row.  It does not depend on the rest of the batch,
+and it rarely needs more than the head of the distribution.  SGLang's own seeded sampler has none of these
+properties.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -127,13 +129,69 @@ def _index(
     return index if index < n else None
 
 
-def draw_live(head: Head, row: Callable[[], NDArray[np.float32]], rule: SamplingRule, u: float) -> int:
+def draw_live(
+    head: Head,
+    row: Callable[[], NDArray[np.float32]],
+    rule: SamplingRule,
+    u: float,
+    remaining: Mapping[int, float] | None = None,
+) -> int:
     """The live sampler: the head where it decides, the whole row (float32, ``[vocabulary]``) otherwise.
 
-    ``row`` is called only when needed: on a GPU it is a copy of the whole row to the host.
+    ``row`` is called only when needed.  ``remaining`` multiplies the probabilities of some tokens after truncation:
+    it is how samples without replacement leave out what is used up.
     """
-    token = draw(head, rule, u)
-    if token is None:
-        token = draw(Head.of_row(row(), rule.temperature), rule, u)
-    assert token is not None, "a complete head decides every draw"
-    return token
+    if not remaining:
+        token = draw(head, rule, u)
+        if token is not None:
+            return token
+    ids, weights = _kept(head, row(), rule)
+    if remaining:
+        factors = np.array([remaining.get(token, 1.0) for token in ids.tolist()])
+        # With nothing left, any sample repeats one: draw as if for the first time.
+        weights = weights * factors if (weights * factors).any() else weights
+    cumulative = np.cumsum(weights)
+    target = u * float(cumulative[-1])
+    return int(ids[min(int(np.searchsorted(cumulative, target, side="right")), len(ids) - 1)])
+
+
+def draw_row(row: NDArray[np.float32], rule: SamplingRule, u: float, head_size: int) -> int:
+    """The token that ``u`` selects from a whole row (float32, ``[vocabulary]``) cut after its ``head_size`` most
+    likely tokens: what the live sampler does, said at once."""
+    whole = Head.of_row(row, rule.temperature)
+    head = Head.select(whole.ids[:head_size], whole.logits[:head_size], whole.support, whole.normalisers)
+    return draw_live(head, lambda: row, rule, u)
+
+
+def probability(head: Head, row: Callable[[], NDArray[np.float32]], rule: SamplingRule, token: int) -> float:
+    """Of drawing ``token`` from a row under the rule; 0 for a token that the rule cuts off."""
+    ids, weights = _kept(head, row(), rule)
+    return float(weights[ids == token].sum() / weights.sum())
+
+
+def _kept(
+    head: Head, row: NDArray[np.float32], rule: SamplingRule
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The tokens of a whole row that a rule keeps, in sampling order, and their weights (both ``[kept]``).
+
+    Where a cut ends in the tail, tokens as likely as the last kept one are kept, too.
+    """
+    if rule.greedy:
+        return np.array([head.ids[0] if len(head.ids) else row.argmax()]), np.ones(1)
+    weights = np.exp((row.astype(np.float64) - float(row.max())) / rule.temperature)
+    inside = weights[head.ids]
+    support = int((weights > 0.0).sum())
+    if rule.top_k < support or rule.truncates:
+        ordered = np.sort(weights)[::-1]
+        kept = min(rule.top_k, support)
+        if rule.top_p < 1.0:
+            starts = np.cumsum(ordered) - ordered
+            kept = min(kept, int(np.searchsorted(starts, rule.top_p * float(weights.sum()), side="right")))
+        if rule.min_p > 0.0:
+            kept = min(kept, int((ordered >= rule.min_p).sum()))
+        if kept <= len(inside):
+            return head.ids[:kept].astype(np.int64), inside[:kept]
+        weights[weights < ordered[kept - 1]] = 0.0
+    weights[head.ids] = 0.0
+    (tail,) = np.nonzero(weights)
+    return np.concatenate((head.ids.astype(np.int64), tail)), np.concatenate((inside, weights[tail]))

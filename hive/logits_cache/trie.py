@@ -17,10 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from hive.logits_cache.head import Head
+from hive.logits_cache.packing import pack, unpack
 
-NODE_OVERHEAD = 1000
-"""Bytes charged per node beside its head's arrays: object, digest, index entry, array headers and child link.
-Measured with tracemalloc over 40,000 nodes (965 bytes each in CPython 3.11) and rounded up."""
+NODE_OVERHEAD = 300
+"""Bytes charged per node beside its packed head: object, digest, index entry, token and the row's bytes header.
+Measured with tracemalloc: 250 to 320 bytes each in CPython 3.11, depending on when the index last grew."""
+
+BRANCH_OVERHEAD = 100
+"""Bytes charged per child of a node with several: a dict instead of a single link, grown in steps."""
 
 
 class PrefixHash:
@@ -46,18 +50,58 @@ class Node:
     """One state: its next-token distribution and the continuations explored from it."""
 
     digest: bytes
-    head: Head
+    row: bytes
+    """The distribution, as :func:`hive.logits_cache.packing.pack` wrote it."""
     parent: Node | None
     token: int
     """The token that led here from ``parent``."""
-    children: dict[int, Node] | None = None
+    _children: Node | dict[int, Node] | None = None
+    # Nearly every node has one child, and a dict for it would cost as much as a row.
+
+    @property
+    def head(self) -> Head:
+        return unpack(self.row)
+
+    @property
+    def children(self) -> list[Node]:
+        """The continuations, in the order they were first taken."""
+        if isinstance(self._children, dict):
+            return list(self._children.values())
+        return [] if self._children is None else [self._children]
 
     def child(self, token: int) -> Node | None:
-        return None if self.children is None else self.children.get(token)
+        children = self._children
+        if isinstance(children, dict):
+            return children.get(token)
+        return children if children is not None and children.token == token else None
+
+    def adopt(self, child: Node) -> None:
+        """Make a node, which carries its token already, a continuation of this one."""
+        children = self._children
+        if isinstance(children, dict):
+            children[child.token] = child
+        elif children is None or children.token == child.token:
+            self._children = child
+        else:
+            self._children = {children.token: children, child.token: child}
+
+    def disown(self, child: Node) -> None:
+        """Forget a continuation."""
+        if isinstance(self._children, dict):
+            del self._children[child.token]
+            if len(self._children) == 1:
+                (self._children,) = self._children.values()
+        else:
+            self._children = None
+
+    def release(self) -> None:
+        """Drop all links: a cycle with a node that lives on would wait for the next full collection."""
+        self.parent = self._children = None
 
     @property
     def nbytes(self) -> int:
-        return NODE_OVERHEAD + self.head.nbytes
+        branches = len(self._children) if isinstance(self._children, dict) else 0
+        return NODE_OVERHEAD + BRANCH_OVERHEAD * branches + len(self.row)
 
 
 class LogitsTrie:
@@ -83,13 +127,13 @@ class LogitsTrie:
         return self._nodes.get(digest)
 
     def insert(
-        self, namespace: str, prompt: Sequence[int], output: Sequence[int], heads: Mapping[int, Head]
+        self, namespace: str, prompt: Sequence[int], output: Sequence[int], rows: Mapping[int, bytes]
     ) -> int:
         """Write a finished request back.
 
-        ``heads[i]`` is the distribution that ``output[i]`` was drawn from.  Where one is missing (it was neither
-        recorded nor known before), the path ends: what lies below could not be reached.  Returns the number of
-        new nodes.
+        ``rows[i]`` is the packed distribution that ``output[i]`` was drawn from.  Where one is missing (it was
+        neither recorded nor known before), the path ends: what lies below could not be reached.  Returns the
+        number of new nodes.
         """
         prefix = PrefixHash(namespace, prompt)
         path: list[Node] = []
@@ -98,22 +142,22 @@ class LogitsTrie:
         for i, token in enumerate(output):
             digest = prefix.digest()
             node = self._nodes.get(digest)
-            head = heads.get(i)
+            row = rows.get(i)
             if node is None:
-                if head is None:
+                if row is None:
                     break
-                node = Node(digest, head, parent, output[i - 1] if i else -1)
+                node = Node(digest, row, None, output[i - 1] if i else -1)
                 self._nodes[digest] = node
                 self.nbytes += node.nbytes
                 created += 1
-            elif head is not None:
-                self._learn(node, head)
+            elif row is not None:
+                self._learn(node, row)
             if parent is not None and node.parent is not parent:
+                # An output of one request may have been the prompt of another: then the node was a root.
                 node.parent, node.token = parent, output[i - 1]
-            if parent is not None:
-                if parent.children is None:
-                    parent.children = {}
-                parent.children[output[i - 1]] = node
+                before = parent.nbytes
+                parent.adopt(node)
+                self.nbytes += parent.nbytes - before
             path.append(node)
             parent = node
             prefix.push(token)
@@ -129,21 +173,33 @@ class LogitsTrie:
 
     def clear(self) -> None:
         """Forget everything (weights changed, or the operator flushed)."""
+        for node in self._nodes.values():
+            node.release()
         self._nodes.clear()
         self.nbytes = 0
 
-    def _learn(self, node: Node, head: Head) -> None:
-        """Keep the first distribution recorded for a state, and add what is new: further normalisers.
+    def _learn(self, node: Node, row: bytes) -> None:
+        """Keep the first distribution recorded for a state, and add what is new: tokens and normalisers.
 
-        Two passes over one state differ in rounding, so normalisers are taken over only if the logits are the
-        same; otherwise the newer row wins, for it knows the temperature in use.
+        Two passes over one state differ in rounding, so two heads are merged only if one begins with the other;
+        otherwise the newer one wins if it knows the temperature in use, which the older one does not.
         """
-        known = node.head.normalisers
-        if all(temperature in known for temperature in head.normalisers):
+        if row == node.row:
             return
+        old, new = node.head, unpack(row)
+        shorter, longer = sorted((old, new), key=lambda head: len(head.ids))
+        size = len(shorter.ids)
+        same = (
+            old.support == new.support
+            and np.array_equal(shorter.ids, longer.ids[:size])
+            and np.array_equal(shorter.logits, longer.logits[:size])
+        )
+        known = all(temperature in old.normalisers for temperature in new.normalisers)
         before = node.nbytes
-        same = len(head.ids) == len(node.head.ids) and np.array_equal(head.logits, node.head.logits)
-        node.head = node.head.merged_with(head.normalisers) if same else head
+        if same and not (known and longer is old):
+            node.row = pack(longer.merged_with({**new.normalisers, **old.normalisers}))
+        elif not same and not known:
+            node.row = row
         self.nbytes += node.nbytes - before
 
     def _evict(self) -> None:
@@ -152,13 +208,13 @@ class LogitsTrie:
             self.nbytes -= node.nbytes
             self.evicted_nodes += 1
             parent = node.parent
-            if parent is not None and parent.children is not None and parent.children.get(node.token) is node:
-                del parent.children[node.token]
-            for child in (node.children or {}).values():
-                if child.parent is node:
-                    child.parent = None
-            # A cycle with a parent that outlives this node would keep both alive until the next full collection.
-            node.parent = node.children = None
+            if parent is not None:
+                before = parent.nbytes
+                parent.disown(node)
+                self.nbytes += parent.nbytes - before
+            for child in node.children:
+                child.parent = None
+            node.release()
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless bytes, links and index agree."""
@@ -166,9 +222,9 @@ class LogitsTrie:
         assert self.nbytes <= self.capacity_bytes, "over budget"
         for digest, node in self._nodes.items():
             assert node.digest == digest, "index"
-            for token, child in (node.children or {}).items():
+            for child in node.children:
                 assert self._nodes.get(child.digest) is child, "a child that is not in the index"
                 assert child.parent is node, "a child of another parent"
-                assert child.token == token, "a child under another token"
+                assert node.child(child.token) is child, "a child under another token"
             if node.parent is not None:
                 assert node.parent.child(node.token) is node, "a parent that does not know its child"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hive.logits_cache.cache import CachedRequest, LogitsCache
 from hive.logits_cache.head import Head
+from hive.logits_cache.packing import pack
 from hive.logits_cache.replay import Stop
 from hive.logits_cache.sampling import SamplingRule, derive_seed, draw_live, uniform
 
@@ -62,7 +63,7 @@ def serve(
         token = draw_live(head, lambda row=row: row, rule, uniform(seed, len(prompt) + index - 1))  # type: ignore[misc]
         going = take(token)
         if cache is not None:
-            cache.record(request, index, head)
+            cache.record(request, index, pack(head.trimmed(0.01)) if len(head.ids) else None)
     if cache is not None:
         cache.write_back(request, output)
     return output, replayed
@@ -87,7 +88,7 @@ requests = st.lists(
 def test_outputs_with_and_without_the_cache_are_the_same(
     traffic: list[tuple[list[int], float, int, float, int, int]], head_size: int, capacity: int
 ) -> None:
-    cache = LogitsCache(capacity, head_size)
+    cache = LogitsCache(capacity)
     for prompt, temperature, top_k, top_p, seed, length in traffic:
         rule = SamplingRule.of(temperature, top_k, top_p, 0.0)
         plain, _ = serve(ToyModel(head_size), None, prompt, rule, seed, length)
@@ -97,7 +98,7 @@ def test_outputs_with_and_without_the_cache_are_the_same(
 
 
 def test_a_repeated_request_never_reaches_the_model() -> None:
-    model, cache = ToyModel(VOCABULARY), LogitsCache(10**6, VOCABULARY)
+    model, cache = ToyModel(VOCABULARY), LogitsCache(10**6)
     rule = SamplingRule.of(0.7, ALL, 1.0, 0.0)
     first, _ = serve(model, cache, [1, 2], rule, 3, 10)
     passes = model.passes
@@ -109,7 +110,7 @@ def test_a_repeated_request_never_reaches_the_model() -> None:
 
 
 def test_replay_crosses_into_branches_that_other_requests_explored() -> None:
-    model, cache = ToyModel(VOCABULARY), LogitsCache(10**7, VOCABULARY)
+    model, cache = ToyModel(VOCABULARY), LogitsCache(10**7)
     rule = SamplingRule.of(1.0, ALL, 1.0, 0.0)
     outputs = [serve(model, cache, [4], rule, seed, 12)[0] for seed in range(200)]
     known = {tuple(output[: i + 1]) for output in outputs for i in range(len(output))}
@@ -120,13 +121,13 @@ def test_replay_crosses_into_branches_that_other_requests_explored() -> None:
 
 
 def test_a_flush_forgets_and_disowns_requests_in_flight() -> None:
-    cache = LogitsCache(10**6, VOCABULARY)
+    cache = LogitsCache(10**6)
     model = ToyModel(VOCABULARY)
     rule = SamplingRule.of(0.7, ALL, 1.0, 0.0)
     serve(model, cache, [1], rule, 1, 5)
     in_flight = CachedRequest("m", rule, 2, [9])
     cache.replay(in_flight, lambda token: True)
-    cache.record(in_flight, 0, model.head(model.row([9]), rule.temperature))
+    cache.record(in_flight, 0, pack(model.head(model.row([9]), rule.temperature)))
     cache.flush()
     cache.write_back(in_flight, [5])
     assert len(cache.trie) == 0
@@ -134,7 +135,7 @@ def test_a_flush_forgets_and_disowns_requests_in_flight() -> None:
 
 
 def test_the_summary_counts_what_happened() -> None:
-    cache = LogitsCache(10**6, VOCABULARY)
+    cache = LogitsCache(10**6)
     rule = SamplingRule.of(0.7, ALL, 1.0, 0.0)
     first, _ = serve(ToyModel(VOCABULARY), cache, [1], rule, 1, 5)
     serve(ToyModel(VOCABULARY), cache, [1], rule, 1, 5)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hive.logits_cache.device_sampling import CHUNK, draw_rows, uniform_rows
 from hive.logits_cache.head import Head
-from hive.logits_cache.sampling import SamplingRule, draw, uniform
+from hive.logits_cache.sampling import SamplingRule, draw_live, draw_row, probability, uniform
 
 ALL = 1 << 30
 
@@ -54,11 +54,45 @@ def test_tokens_are_those_of_the_scalar_sampler(
         head_size=8,
     )
     for i, rule in enumerate(batch):
+        u = uniform(int(seeds[i]), i)
         whole = Head.of_row(rows[i], rule.temperature)
-        assert drawn.tokens[i] == draw(whole, rule, uniform(int(seeds[i]), i))
-        assert drawn.ids[i].tolist()[: whole.support] == whole.ids[:8].tolist()
+        cut = Head.select(whole.ids[:8], whole.logits[:8], whole.support, whole.normalisers)
+        if not (rule.greedy and len(cut.ids) == 0):
+            token = int(drawn.tokens[i])
+            assert token == draw_row(rows[i], rule, u, 8)
+            row = rows[i]
+            expected = probability(cut, lambda row=row: row, rule, token)  # type: ignore[misc]
+            assert abs(float(drawn.probabilities[i]) - expected) < 1e-6
+        assert drawn.ids[i].tolist()[: len(cut.ids)] == cut.ids.tolist()
+        assert drawn.sizes[i] == len(cut.trimmed().ids)
         assert drawn.supports[i] == whole.support
-        assert abs(float(drawn.normalisers[i]) / whole.normalisers[rule.temperature] - 1) < 1e-12
+        assert abs(float(drawn.normalisers[i]) / whole.normalisers[rule.temperature] - 1) < 1e-6
+
+
+@settings(max_examples=100, deadline=None)
+@given(rules, st.integers(0, 2**32), st.sets(st.integers(0, 49), max_size=50))
+def test_what_is_used_up_is_left_out(rule: SamplingRule, seed: int, used: set[int]) -> None:
+    row = (np.random.default_rng(seed).normal(size=50) * 3).astype(np.float32)
+    remaining = np.ones((1, 50), dtype=np.float32)
+    remaining[0, list(used)] = 0.0
+    drawn = draw_rows(
+        torch.tensor(row[None]),
+        torch.tensor([rule.temperature]),
+        torch.tensor([rule.top_k]),
+        torch.tensor([rule.top_p]),
+        torch.tensor([rule.min_p]),
+        torch.tensor([seed]),
+        torch.tensor([0]),
+        head_size=8,
+        remaining=torch.tensor(remaining),
+    )
+    whole = Head.of_row(row, rule.temperature)
+    head = Head.select(whole.ids[:8], whole.logits[:8], whole.support, whole.normalisers)
+    factors = dict.fromkeys(used, 0.0)
+    left = [token for token in range(50) if token not in used and probability(head, lambda: row, rule, token)]
+    if left:
+        assert int(drawn.tokens[0]) in left
+        assert int(drawn.tokens[0]) == draw_live(head, lambda: row, rule, uniform(seed, 0), factors)
 
 
 def test_bad_rows_stop_nobody_and_large_batches_are_cut() -> None:

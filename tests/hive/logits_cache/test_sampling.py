@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hive.logits_cache.head import Head
-from hive.logits_cache.sampling import SamplingRule, derive_seed, draw, draw_live, uniform
+from hive.logits_cache.sampling import (
+    SamplingRule,
+    derive_seed,
+    draw,
+    draw_live,
+    draw_row,
+    probability,
+    uniform,
+)
 
 ALL = 1 << 30
 RULES = {
@@ -121,7 +129,7 @@ def test_a_head_decides_as_the_whole_row_does_or_not_at_all(
     recorded = Head.of_row(row, recorded_at)
     picked = np.argsort(-row, kind="stable")[:size]
     head = Head.select(picked.astype(np.int64), row[picked], recorded.support, recorded.normalisers)
-    for cut in (head, head.trimmed(0.05, 20)):
+    for cut in (head, head.trimmed(0.001, 20)):
         assert draw(cut, rule, u) in (truth, None)
 
 
@@ -134,7 +142,18 @@ def test_the_live_sampler_always_answers_within_the_support(values: list[float],
     head = Head.select(picked.astype(np.int64), row[picked], whole.support, whole.normalisers)
     token = draw_live(head, lambda: row, rule, uniform(seed, 0))
     assert row[token] > -np.inf
-    assert token == draw(whole, rule, uniform(seed, 0))
+    assert token == draw_row(row, rule, uniform(seed, 0), 3)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_draws_beyond_the_head_follow_the_distribution(name: str) -> None:
+    row = np.random.default_rng(1).normal(size=24).astype(np.float32)
+    rule = RULES[name]
+    draws = np.array([draw_row(row, rule, uniform(seed, 7), 3) for seed in range(30_000)])
+    assert not chi_square_fails(draws, expected(row, rule))
+    whole = Head.of_row(row, rule.temperature)
+    shares = [probability(whole, lambda: row, rule, token) for token in range(24)]
+    assert np.allclose(shares, expected(row, rule))
 
 
 def test_ties_are_ordered_by_token_id_and_cut_ties_are_dropped() -> None:

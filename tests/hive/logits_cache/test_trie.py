@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import random
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -9,11 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from hive.logits_cache.head import Head
+from hive.logits_cache.packing import pack
 from hive.logits_cache.trie import LogitsTrie, PrefixHash
 
 
-def head(size: int = 4, temperature: float = 1.0) -> Head:
-    return Head(np.arange(size, dtype=np.int32), -np.arange(size, dtype=np.float32), 99, {temperature: 2.0})
+def row(size: int = 4, temperature: float = 1.0) -> bytes:
+    logits = -np.arange(size, dtype=np.float32)
+    return pack(Head(np.arange(size, dtype=np.int32), logits, 99, {temperature: 2.0}))
 
 
 def digest(namespace: str, *tokens: int) -> bytes:
@@ -22,7 +28,7 @@ def digest(namespace: str, *tokens: int) -> bytes:
 
 def test_every_prefix_of_an_output_is_a_state() -> None:
     trie = LogitsTrie(10**6)
-    assert trie.insert("m", [1, 2], [3, 4], {0: head(), 1: head()}) == 2
+    assert trie.insert("m", [1, 2], [3, 4], {0: row(), 1: row()}) == 2
     assert trie.find(digest("m", 1, 2)) is not None
     inside = trie.find(digest("m", 1, 2, 3))
     assert inside is not None
@@ -32,36 +38,36 @@ def test_every_prefix_of_an_output_is_a_state() -> None:
 
 def test_namespaces_share_nothing() -> None:
     trie = LogitsTrie(10**6)
-    trie.insert("tenant-a", [1], [2], {0: head()})
+    trie.insert("tenant-a", [1], [2], {0: row()})
     assert trie.find(digest("tenant-b", 1)) is None
 
 
 def test_a_hole_ends_the_path() -> None:
     trie = LogitsTrie(10**6)
-    assert trie.insert("m", [1], [2, 3, 4], {0: head(), 2: head()}) == 1
+    assert trie.insert("m", [1], [2, 3, 4], {0: row(), 2: row()}) == 1
     assert trie.find(digest("m", 1, 2, 3)) is None
 
 
 def test_a_replayed_prefix_is_extended_by_what_the_model_added() -> None:
     trie = LogitsTrie(10**6)
-    trie.insert("m", [1], [2, 3], {0: head(), 1: head()})
-    assert trie.insert("m", [1], [2, 3, 4], {2: head()}) == 1
+    trie.insert("m", [1], [2, 3], {0: row(), 1: row()})
+    assert trie.insert("m", [1], [2, 3, 4], {2: row()}) == 1
     assert trie.find(digest("m", 1, 2)).child(3) is trie.find(digest("m", 1, 2, 3))  # type: ignore[union-attr]
 
 
 def test_branches_meet_at_their_common_state() -> None:
     trie = LogitsTrie(10**6)
-    trie.insert("m", [1], [2, 3], {0: head(), 1: head()})
-    trie.insert("m", [1], [5, 3], {0: head(), 1: head()})
+    trie.insert("m", [1], [2, 3], {0: row(), 1: row()})
+    trie.insert("m", [1], [5, 3], {0: row(), 1: row()})
     root = trie.find(digest("m", 1))
     assert root is not None
-    assert set(root.children or {}) == {2, 5}
+    assert [child.token for child in root.children] == [2, 5]
 
 
 def test_a_second_temperature_adds_its_normaliser() -> None:
     trie = LogitsTrie(10**6)
-    trie.insert("m", [1], [2], {0: head(temperature=1.0)})
-    trie.insert("m", [1], [2], {0: head(temperature=0.5)})
+    trie.insert("m", [1], [2], {0: row(temperature=1.0)})
+    trie.insert("m", [1], [2], {0: row(temperature=0.5)})
     node = trie.find(digest("m", 1))
     assert node is not None
     assert set(node.head.normalisers) == {1.0, 0.5}
@@ -70,8 +76,8 @@ def test_a_second_temperature_adds_its_normaliser() -> None:
 
 def test_tips_of_the_least_recently_used_path_go_first() -> None:
     trie = LogitsTrie(10**6)
-    trie.insert("m", [1], [2, 3], {0: head(), 1: head()})
-    trie.insert("m", [9], [8, 7], {0: head(), 1: head()})
+    trie.insert("m", [1], [2, 3], {0: row(), 1: row()})
+    trie.insert("m", [9], [8, 7], {0: row(), 1: row()})
     trie.touch([trie.find(digest("m", 1)), trie.find(digest("m", 1, 2))])  # type: ignore[list-item]
     trie.capacity_bytes = trie.nbytes - 1
     trie.insert("m", [1], [2, 3], {})
@@ -79,6 +85,37 @@ def test_tips_of_the_least_recently_used_path_go_first() -> None:
     assert trie.find(digest("m", 9)) is not None
     assert len(trie) == 3
     assert trie.evicted_nodes == 1
+
+
+def test_the_books_agree_with_the_memory_in_use() -> None:
+    rng = random.Random(0)
+    gc.collect()
+    tracemalloc.start()
+    trie = LogitsTrie(10**9)
+    while len(trie) < 20_000:
+        output = [rng.randrange(49_152) for _ in range(20)]
+        trie.insert("m", [rng.randrange(49_152)], output, {i: row(rng.randrange(1, 60)) for i in range(20)})
+    gc.collect()
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 0.85 < trie.nbytes / used < 1.25
+
+
+def test_the_budget_holds_through_a_hundred_thousand_requests() -> None:
+    rng = random.Random(0)
+    capacity = 2_000_000
+    trie = LogitsTrie(capacity)
+    packed = [row(size) for size in range(1, 60)]
+    peak = 0
+    for _ in range(100_000):
+        prompt = [rng.randrange(40), rng.randrange(40)]
+        output = [rng.randrange(4) for _ in range(rng.randrange(1, 6))]
+        trie.insert("m", prompt, output, {i: rng.choice(packed) for i in range(len(output))})
+        peak = max(peak, trie.nbytes)
+        assert trie.nbytes <= capacity
+    assert peak > 0.99 * capacity
+    assert trie.evicted_nodes > 100_000
+    trie.check_integrity()
 
 
 def test_a_budget_must_be_positive() -> None:
@@ -91,14 +128,14 @@ class TrieMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.trie = LogitsTrie(12_000)
+        self.trie = LogitsTrie(6_000)
 
     tokens = st.lists(st.integers(0, 2), min_size=1, max_size=6)
 
     @rule(prompt=tokens, output=tokens, holes=st.sets(st.integers(0, 5)), size=st.integers(1, 40))
     def write(self, prompt: list[int], output: list[int], holes: set[int], size: int) -> None:
-        heads = {i: head(size) for i in range(len(output)) if i not in holes}
-        self.trie.insert("m", prompt, output, heads)
+        rows = {i: row(size) for i in range(len(output)) if i not in holes}
+        self.trie.insert("m", prompt, output, rows)
 
     @rule(prompt=tokens)
     def read(self, prompt: list[int]) -> None:
@@ -106,7 +143,7 @@ class TrieMachine(RuleBasedStateMachine):
         path = []
         while node is not None:
             path.append(node)
-            node = next(iter((node.children or {}).values()), None)
+            node = next(iter(node.children), None)
         self.trie.touch(path)
 
     @rule()

@@ -1,0 +1,115 @@
+"""Heads as bytes: what a cached token costs in memory.
+
+Token ids take two bytes, or three above 65,536 tokens.  Logits of a bf16 model are kept without loss as steps between
+successive bf16 numbers, one byte each since they are sorted; logits that are no bf16 numbers (a float32 model, or
+penalties on top) take four bytes.  A head that holds most of its vocabulary (``--hive-logits-cache-form full``) is
+laid out by token id instead, so that ids cost nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hive.logits_cache.head import Head
+
+_HEADER = struct.Struct("<BBHIII")
+"""Flags, number of normalisers, number of long steps, tokens, support, first logit or vocabulary."""
+_WIDE = 1
+"""Ids have a third byte."""
+_FLOAT32 = 2
+_DENSE = 4
+_LONG_STEP = np.dtype([("place", "<u2"), ("step", "<u2")])
+_ESCAPE = 255
+_MAX_STEPS = 2**16
+"""Heads longer than a long step's place can say are not coded as steps."""
+
+
+def pack(head: Head) -> bytes:
+    """The head as bytes; :func:`unpack` gives back an equal one."""
+    size = len(head.ids)
+    bits = np.ascontiguousarray(head.logits, dtype=np.float32).view(np.uint32)
+    as_bf16 = not (bits & 0xFFFF).any()
+    normalisers = (
+        np.fromiter(head.normalisers.keys(), "<f4").tobytes()
+        + np.fromiter(head.normalisers.values(), "<f8").tobytes()
+    )
+    last = int(head.ids.max()) if size else 0
+    if size > _MAX_STEPS or 2 * size > last + 1 > 4096:
+        row = np.full(last + 1, -np.inf, dtype=np.float32)
+        row[head.ids] = head.logits
+        flags = _DENSE | (0 if as_bf16 else _FLOAT32)
+        header = _HEADER.pack(flags, len(head.normalisers), 0, size, head.support, last + 1)
+        values = (row.view(np.uint32) >> 16).astype("<u2") if as_bf16 else row.astype("<f4")
+        return b"".join((header, normalisers, values.tobytes()))
+
+    ids = head.ids.astype("<u4")
+    wide = last >= 2**16
+    flags = (_WIDE if wide else 0) | (0 if as_bf16 else _FLOAT32)
+    parts = [b"", normalisers, ids.astype("<u2").tobytes()]
+    if wide:
+        parts.append((ids >> 16).astype("<u1").tobytes())
+    first = long_steps = 0
+    if not as_bf16:
+        parts.append(head.logits.astype("<f4").tobytes())
+    elif size:
+        ordinals = _ordinals((bits >> 16).astype(np.uint16))
+        first = int(ordinals[0])
+        steps = ordinals[:-1] - ordinals[1:]
+        (places,) = np.nonzero(steps >= _ESCAPE)
+        if len(places):
+            long_steps = len(places)
+            exceptions = np.empty(long_steps, _LONG_STEP)
+            exceptions["place"], exceptions["step"] = places, steps[places]
+            steps[places] = 0
+            parts.append(exceptions.tobytes())
+        parts.append(steps.astype("<u1").tobytes())
+    parts[0] = _HEADER.pack(flags, len(head.normalisers), long_steps, size, head.support, first)
+    return b"".join(parts)
+
+
+def unpack(packed: bytes) -> Head:
+    """The head behind the bytes."""
+    flags, temperatures, long_steps, size, support, first = _HEADER.unpack_from(packed)
+    at = _HEADER.size
+    keys = np.frombuffer(packed, "<f4", temperatures, at)
+    at += 4 * temperatures
+    values = np.frombuffer(packed, "<f8", temperatures, at)
+    at += 8 * temperatures
+    normalisers = dict(zip(keys.tolist(), values.tolist(), strict=True))
+    if flags & _DENSE:
+        if flags & _FLOAT32:
+            row = np.frombuffer(packed, "<f4", first, at)
+        else:
+            row = (np.frombuffer(packed, "<u2", first, at).astype(np.uint32) << 16).view(np.float32)
+        order = np.argsort(-row, kind="stable")[:size]
+        return Head(order.astype(np.int32), row[order], support, normalisers)
+
+    ids = np.frombuffer(packed, "<u2", size, at).astype(np.int32)
+    at += 2 * size
+    if flags & _WIDE:
+        ids |= np.frombuffer(packed, "<u1", size, at).astype(np.int32) << 16
+        at += size
+    if flags & _FLOAT32:
+        return Head(ids, np.frombuffer(packed, "<f4", size, at), support, normalisers)
+    steps = np.zeros(size, np.int64)
+    exceptions = np.frombuffer(packed, _LONG_STEP, long_steps, at)
+    at += _LONG_STEP.itemsize * long_steps
+    if size:
+        steps[1:] = np.frombuffer(packed, "<u1", size - 1, at)
+        steps[exceptions["place"].astype(np.int64) + 1] = exceptions["step"]
+    return Head(ids, _logits(first - np.cumsum(steps)), support, normalisers)
+
+
+def _ordinals(bf16: NDArray[np.uint16]) -> NDArray[np.int64]:
+    """Bit patterns of bf16 numbers to integers in the order of the numbers."""
+    bits = bf16.astype(np.int64)
+    return np.where(bits & 0x8000, 0xFFFF - bits, bits | 0x8000)
+
+
+def _logits(ordinals: NDArray[np.int64]) -> NDArray[np.float32]:
+    """The inverse of :func:`_ordinals`, as float32."""
+    bits = np.where(ordinals & 0x8000, ordinals & 0x7FFF, 0xFFFF - ordinals)
+    return (bits.astype(np.uint32) << 16).view(np.float32)
