@@ -217,9 +217,10 @@ class DistinctSample:
 
         ``probability`` (float64) is the token's under the rule, after truncation and before factors.  ``untaken``
         is that of all tokens that no sample took here, this one included; without it, it is what subtraction
-        leaves, and anything below :data:`ROUNDING` is lost.
+        leaves, and anything below :data:`ROUNDING` is lost.  ValueError for a probability outside (0, 1], beyond
+        rounding in single precision: the row was broken.
         """
-        if not 0.0 < probability <= 1.0 + ROUNDING:
+        if not 0.0 < probability <= 1.0 + 1e-6:
             raise ValueError(f"probability of token {token} must be in (0, 1], got {probability}")
         probability = min(probability, 1.0)
         self._log_probability += math.log(probability)
@@ -389,10 +390,12 @@ def _draw(head: Head, rule: SamplingRule, taken: Mapping[int, _Node], u: float) 
     untaken[at] = 0.0
     tail = tail_untaken = 0.0
     if not kept.whole:
-        # Tokens beyond the head: all their probability is known, and the share of those that were taken.
+        # Tokens beyond the head: all their probability is known, and that of those that were taken. A recorded sum
+        # may be off by more than rounding; where no token is left, no rest is believed.
         probabilities[which] = 0.0
         rest = kept.mass * (1.0 - float(probabilities.sum())) - float(kept.weights.sum())
-        tail_untaken = rest if rest > ROUNDING * kept.mass else 0.0
+        others = head.support - size - (len(taken) - len(which))
+        tail_untaken = rest if rest > ROUNDING * kept.mass and others > 0 else 0.0
         tail = tail_untaken + kept.mass * float(probabilities @ remaining)
     cumulative = np.cumsum(residual)
     total = float(cumulative[-1]) + tail
