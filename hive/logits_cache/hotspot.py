@@ -50,6 +50,9 @@ class HotspotRule:
             raise ValueError(f"decay must be a positive number of steps, got {self.decay}")
 
 
+DEFAULT = HotspotRule()
+
+
 def row_uncertainty(head: Head, temperature: float) -> float:
     """Entropy in nats times (1 - probability of the likeliest token), before truncation (equations 2 and 3).
 
@@ -87,26 +90,17 @@ def scores(heads: Sequence[Head], temperature: float, *, decay: float = DECAY_ST
     return (raw - least) / (largest - least)
 
 
-def hotspots(
-    heads: Sequence[Head],
-    rule: SamplingRule,
-    *,
-    threshold: float = THRESHOLD,
-    top_k: int | None = None,
-    decay: float = DECAY_STEPS,
-) -> NDArray[np.bool_]:
-    """The steps of a cached output to resample (bool, ``[len(heads)]``); for the parameters see
-    :class:`HotspotRule`.
+def hotspots(heads: Sequence[Head], rule: SamplingRule, policy: HotspotRule = DEFAULT) -> NDArray[np.bool_]:
+    """The steps of a cached output to resample (bool, ``[len(heads)]``).
 
     Steps of score 0 are never chosen, though there be fewer than ``top_k`` others.  Of equal scores the earlier
     step goes first.
     """
-    HotspotRule(threshold, top_k, decay)
-    score = scores(heads, rule.temperature, decay=decay)
-    if top_k is None:
-        return score > threshold
+    score = scores(heads, rule.temperature, decay=policy.decay)
+    if policy.top_k is None:
+        return score > policy.threshold
     chosen = np.zeros(len(score), dtype=np.bool_)
-    chosen[np.argsort(-score, kind="stable")[:top_k]] = True
+    chosen[np.argsort(-score, kind="stable")[: policy.top_k]] = True
     return chosen & (score > 0.0)
 
 

@@ -1,0 +1,190 @@
+"""Hotspot scores against hand-computed ones, and the distance from exact sampling against enumeration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hive.logits_cache.head import Head
+from hive.logits_cache.hotspot import HotspotRule, hotspots, kl_divergence, row_uncertainty, scores
+from hive.logits_cache.sampling import SamplingRule
+
+ALL = 1 << 30
+PLAIN = SamplingRule.of(1.0, ALL, 1.0, 0.0)
+CERTAIN, EVEN = [1.0, 0.0], [0.5, 0.5]
+
+
+def whole(probabilities: list[float], temperature: float = 1.0) -> Head:
+    with np.errstate(divide="ignore"):
+        return Head.of_row(np.log(np.array(probabilities, dtype=np.float32)), temperature)
+
+
+def cut(head: Head, size: int) -> Head:
+    return Head(head.ids[:size], head.logits[:size], head.support, head.normalisers)
+
+
+def test_uncertainty_is_entropy_times_the_doubt_in_the_favourite() -> None:
+    assert row_uncertainty(whole([0.25, 0.5, 0.25]), 1.0) == pytest.approx(1.5 * math.log(2) * 0.5)
+    assert row_uncertainty(whole([0.25] * 4), 1.0) == pytest.approx(math.log(4) * 0.75)
+    assert row_uncertainty(whole(CERTAIN), 1.0) == 0.0
+
+
+def test_uncertainty_is_that_of_the_sampling_temperature() -> None:
+    """At T = 0.5 probabilities are squared: 4 to 1 becomes 16 to 1."""
+    entropy = -(16 / 17 * math.log(16 / 17) + 1 / 17 * math.log(1 / 17))
+    assert row_uncertainty(whole([0.8, 0.2], 0.5), 0.5) == pytest.approx(entropy / 17, rel=1e-5)
+
+
+def test_a_tail_counts_as_spread_evenly_which_bounds_the_uncertainty_from_above() -> None:
+    even = whole([0.5, 0.25, 0.125, 0.125])
+    assert row_uncertainty(cut(even, 2), 1.0) == pytest.approx(row_uncertainty(even, 1.0))
+    uneven = whole([0.5, 0.25, 0.2, 0.05])
+    assert row_uncertainty(cut(uneven, 2), 1.0) > row_uncertainty(uneven, 1.0)
+
+
+def test_heads_of_unknown_mass_and_empty_ones_have_an_uncertainty() -> None:
+    head = whole([0.5, 0.25, 0.125, 0.125])
+    known_at_one = cut(head, 2)
+    assert row_uncertainty(known_at_one, 0.5) >= row_uncertainty(head, 0.5)
+    unknown = Head(head.ids[:2], head.logits[:2], 4, {})
+    assert row_uncertainty(unknown, 1.0) == pytest.approx(row_uncertainty(whole([2 / 3, 1 / 3]), 1.0))
+    empty = Head(head.ids[:0], head.logits[:0], 4, {1.0: 4.0})
+    assert row_uncertainty(empty, 1.0) == pytest.approx(math.log(4) * 0.75)
+
+
+def test_scores_fall_with_the_step_and_fill_the_unit_interval() -> None:
+    """A decay of 1 / ln 2 steps halves the score at each: 1, 1/2, 1/4, less 1/4, over 3/4."""
+    even = [whole(EVEN)] * 3
+    assert scores(even, 1.0, decay=1 / math.log(2)).tolist() == pytest.approx([1.0, 1 / 3, 0.0])
+    assert scores([whole(CERTAIN), whole(EVEN)], 1.0, decay=1.0).tolist() == [0.0, 1.0]
+
+
+def test_outputs_whose_steps_are_all_alike_are_all_hot_or_all_cold() -> None:
+    assert scores([whole(EVEN)], 1.0).tolist() == [1.0]
+    assert scores([whole(EVEN)] * 2, 1.0, decay=math.inf).tolist() == [1.0, 1.0]
+    assert scores([whole(CERTAIN)] * 2, 1.0).tolist() == [0.0, 0.0]
+    assert scores([], 1.0).tolist() == []
+
+
+def test_hotspots_lie_above_the_threshold_or_are_the_highest() -> None:
+    heads = [whole(CERTAIN), whole([0.6, 0.4]), whole(EVEN), whole([0.9, 0.1])]
+    assert hotspots(heads, PLAIN).tolist() == [False, True, True, False]
+    assert hotspots(heads, PLAIN, HotspotRule(threshold=0.9)).tolist() == [False, False, True, False]
+    assert hotspots(heads, PLAIN, HotspotRule(threshold=0.0)).tolist() == [False, True, True, True]
+    assert hotspots(heads, PLAIN, HotspotRule(top_k=1)).tolist() == [False, False, True, False]
+    assert hotspots(heads, PLAIN, HotspotRule(top_k=9)).tolist() == [False, True, True, True]
+
+
+def test_of_equal_scores_the_earlier_step_is_hotter() -> None:
+    heads = [whole(CERTAIN)] + [whole(EVEN)] * 3
+    chosen = hotspots(heads, PLAIN, HotspotRule(top_k=2, decay=math.inf))
+    assert chosen.tolist() == [False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("threshold", -0.1),
+        ("threshold", 1.0),
+        ("threshold", math.nan),
+        ("top_k", 0),
+        ("decay", 0.0),
+        ("decay", math.nan),
+    ],
+)
+def test_a_rule_out_of_range_is_an_error_that_names_the_field(field: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"^{field} must be"):
+        HotspotRule(**{field: value})  # type: ignore[arg-type]
+
+
+def test_divergence_by_hand() -> None:
+    half, quarter = whole(EVEN), whole([0.25, 0.75])
+    assert kl_divergence([half], [0], PLAIN, [True]) == 0.0
+    assert kl_divergence([half], [0], PLAIN, [False]) == pytest.approx(math.log(2))
+    assert kl_divergence([quarter, half], [0, 1], PLAIN, [True, False]) == pytest.approx(math.log(2) / 4)
+    assert kl_divergence([half, quarter], [0, 0], PLAIN, [False, False]) == pytest.approx(3 * math.log(2))
+
+
+def test_a_kept_token_that_the_rule_forbids_is_infinitely_far_unless_it_is_never_reached() -> None:
+    top_1 = SamplingRule.of(1.0, 1, 1.0, 0.0)
+    head = whole([0.25, 0.75])
+    assert kl_divergence([head], [0], top_1, [False]) == math.inf
+    assert kl_divergence([head], [7], PLAIN, [False]) == math.inf, "not in the row at all"
+    assert kl_divergence([head, head], [0, 0], top_1, [True, False]) == 0.0
+
+
+def test_tokens_beyond_the_head_share_what_it_leaves() -> None:
+    head = whole([0.5, 0.25, 0.125, 0.125])
+    assert kl_divergence([cut(head, 2)], [3], PLAIN, [False]) == pytest.approx(3 * math.log(2))
+    nucleus = SamplingRule.of(1.0, ALL, 0.8, 0.0)
+    assert kl_divergence([cut(head, 2)], [0], nucleus, [False]) == pytest.approx(math.log(0.875 / 0.5))
+    empty = Head(head.ids[:0], head.logits[:0], 4, {1.0: 4.0})
+    assert kl_divergence([empty], [1], PLAIN, [False]) == pytest.approx(2 * math.log(2))
+
+
+Output = tuple[int, ...]
+LENGTH, VOCABULARY = 4, 3
+
+
+def distribution(row: NDArray[np.float32], rule: SamplingRule) -> list[float]:
+    """The rule's next-token distribution, the slow way."""
+    probabilities = np.exp((row - row.max()).astype(np.float64) / rule.temperature)
+    probabilities /= probabilities.sum()
+    kept, before = np.zeros(len(row)), 0.0
+    for rank, i in enumerate(sorted(range(len(row)), key=lambda i: (-row[i], i))):
+        if rank < rule.top_k and before <= rule.top_p:
+            kept[i] = probabilities[i]
+        before += probabilities[i]
+    return [float(p) for p in kept / kept.sum()]
+
+
+def outputs(
+    rows: NDArray[np.float32],
+    rule: SamplingRule,
+    cached: Output | None,
+    hot: NDArray[np.bool_],
+    output: Output = (),
+    mass: float = 1.0,
+) -> Iterator[tuple[Output, float]]:
+    """Every output with its probability; with a cached output, under hotspot sampling along it."""
+    step = len(output)
+    if step == LENGTH:
+        yield output, mass
+        return
+    if cached is not None and output == cached[:step] and not hot[step]:
+        yield from outputs(rows, rule, cached, hot, (*output, cached[step]), mass)
+        return
+    for token, p in enumerate(distribution(rows[output[-1] if output else -1], rule)):
+        if p > 0.0:
+            yield from outputs(rows, rule, cached, hot, (*output, token), mass * p)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([PLAIN, SamplingRule.of(0.7, 2, 1.0, 0.0), SamplingRule.of(1.5, ALL, 0.8, 0.0)]),
+    st.one_of(
+        st.builds(HotspotRule, threshold=st.floats(0, 0.99)),
+        st.builds(HotspotRule, top_k=st.integers(1, LENGTH)),
+    ),
+    st.integers(0, 10**6),
+)
+def test_divergence_is_that_of_the_enumerated_distributions(
+    seed: int, rule: SamplingRule, policy: HotspotRule, choice: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    rows = (rng.normal(size=(VOCABULARY + 1, VOCABULARY)) * 1.5).astype(np.float32)
+    exact = dict(outputs(rows, rule, None, np.ones(LENGTH, dtype=np.bool_)))
+    cached = sorted(exact)[choice % len(exact)]
+    heads = [Head.of_row(rows[token], rule.temperature) for token in (-1, *cached[:-1])]
+    hot = hotspots(heads, rule, policy)
+    approximate = dict(outputs(rows, rule, cached, hot))
+    assert sum(approximate.values()) == pytest.approx(1.0)
+    divergence = sum(q * math.log(q / exact[output]) for output, q in approximate.items())
+    assert kl_divergence(heads, cached, rule, hot) == pytest.approx(divergence, abs=1e-6)
