@@ -1,0 +1,38 @@
+"""What computed: for reports, so without names of hosts, folders and addresses."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = ("hive", "sglang", "torch", "numpy")
+
+
+def machine() -> dict[str, str | int]:
+    """The kind of machine and what it has of it."""
+    import torch
+
+    if torch.cuda.is_available():
+        return {"kind": "gpu", "name": torch.cuda.get_device_name(0), "gpus": torch.cuda.device_count()}
+    return {"kind": "cpu", "architecture": platform.machine(), "cores": len(os.sched_getaffinity(0))}
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that the numbers depend on."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def public_command(arguments: Sequence[str]) -> str:
+    """The command line: of a path its last part, of a URL nothing."""
+    shown = ("URL" if "://" in text else Path(text).name if "/" in text else text for text in arguments)
+    return shlex.join(["python", "-m", "bench.logits_cache", *shown])

@@ -1,0 +1,68 @@
+"""What recording costs: requests that no cache knows, to stock SGLang, to Hive, and to Hive with replay off."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from bench.logits_cache.analysis import Overhead, overhead
+from bench.logits_cache.arms import Arm
+from bench.logits_cache.client import BenchError
+from bench.logits_cache.plan import Speed
+from bench.logits_cache.samples import Timing
+from bench.logits_cache.workloads import Block, Prompts, State, sampling_params
+
+TEMPERATURE = 0.7
+ROUNDS = 12
+ROUNDS_LEAST = 2
+
+
+def least_seconds(tokens: int, speed: Speed) -> float:
+    """Estimate for the fewest rounds, in three arms."""
+    return 3 * ROUNDS_LEAST * (speed.cold_s + tokens * speed.step_s)
+
+
+async def measure_overhead(
+    arms: Sequence[Arm],
+    prompts: Prompts,
+    concurrency: int,
+    tokens: int,
+    seconds: float | None,
+    used: int,
+) -> tuple[Overhead, int]:
+    """Rounds of ``concurrency`` simultaneous requests of ``tokens`` tokens, which every arm gets in turn.
+
+    ``arms`` are stock, off and the one that records, in this order.  Ends early when ``seconds`` are over.  A prompt
+    is used once, so the recording arm never finds it; ``used`` says how many of the unseen ones are spent already.
+    Returns how many are spent now, too.
+
+    Raises:
+        BenchError: when there are too few unseen prompts.
+    """
+    block = Block("resample", TEMPERATURE, concurrency, tokens, concurrency, 1)
+    timings: list[list[Timing]] = [[] for _ in arms]
+    started = time.monotonic()
+    for number in range(ROUNDS):
+        late = seconds is not None and time.monotonic() - started > seconds
+        if late and number >= ROUNDS_LEAST:
+            break
+        states = prompts.unseen[used : used + concurrency]
+        if len(states) < concurrency:
+            raise BenchError(f"{len(prompts.unseen)} unseen prompts are too few: ask for less concurrency")
+        used += concurrency
+        for offset in range(len(arms)):
+            index = (number + offset) % len(arms)
+            timings[index] += await _together(arms[index], block, states, prompts.has_text)
+    stock, off, recording = timings
+    return overhead(concurrency, stock, off, recording), used
+
+
+async def _together(arm: Arm, block: Block, states: Sequence[State], has_text: bool) -> list[Timing]:
+    async def one(state: State) -> Timing:
+        params = sampling_params(block, state, 0, has_text)
+        return await arm.client.generate(state.input_ids, arm.params(params, "overhead", state, 0))
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(state)) for state in states]
+    return [task.result() for task in tasks]

@@ -1,0 +1,227 @@
+"""What a run leaves behind: the JSON file and the table on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel
+from rich.table import Table
+
+from bench.logits_cache.analysis import Crossing, Figures, Overhead, counted, crossing, figures
+from bench.logits_cache.arms import REPLAYING, ArmName
+from bench.logits_cache.micro import MicroResult
+from bench.logits_cache.run import BlockResult
+from bench.logits_cache.workloads import WorkloadName
+
+PAPER_SPEEDUPS = (1.11, 1.76)
+"""The least and the largest mean speed-up that the paper reports."""
+
+
+class Row(BaseModel):
+    """One arm in one block.
+
+    Speeds and speed-ups leave out what was served wholly from the cache (``excluded``); ``hit_ratio`` does not.
+    ``resamples`` is the paper's view (every first sample of a state left out, too), ``all_requests`` leaves out
+    nothing.
+    """
+
+    workload: WorkloadName
+    grammar: bool
+    arm: ArmName
+    temperature: float
+    sharpness: float
+    concurrency: int
+    states: int
+    samples: int
+    max_tokens: int
+    hit_ratio: float | None
+    """Replayed tokens over all output tokens."""
+    hit_ratio_counted: float | None
+    """The same over the requests that speeds are computed from."""
+    tps_mean: float | None
+    tps_p50: float | None
+    speedup_mean: float | None
+    speedup_median: float | None
+    speedup_vs_stock_mean: float | None
+    speedup_vs_stock_median: float | None
+    achieved_over_ideal: float | None
+    excluded: int
+    entropy_mean: float | None
+    """Nats, of the distributions that tokens were drawn from; 0 at temperature 0."""
+    entropy_half_width: float | None
+    """How far the true mean may be off for want of the distributions' tails."""
+    entropy_model_mean: float | None
+    """Nats, of the model's own distributions at temperature 1; known for temperatures 0 and 1 only."""
+    wall_speedup: float
+    """Time of the whole block with replay off over its time here."""
+    resamples: Figures
+    all_requests: Figures
+
+
+class EntropyCrossing(BaseModel):
+    """Up to which entropy an arm reaches one of the paper's speed-ups, one request at a time."""
+
+    arm: ArmName
+    population: str
+    """``resamples`` or ``all_requests``: which of a row's figures."""
+    crossing: Crossing
+
+
+class Report(BaseModel):
+    """The JSON file."""
+
+    command: str
+    versions: dict[str, str]
+    model: str
+    machine: dict[str, Any]
+    seconds: float
+    """Of the whole run, servers' starts included."""
+    arms_left_out: dict[str, str]
+    """Why an arm was not measured."""
+    rows: list[Row]
+    memory_bytes_per_token: float | None
+    """Bytes of the Logits Cache over states kept, at the ends of all turns of the step-wise arm."""
+    replay_tokens_per_s: float | None
+    """One core, without an engine, at a vocabulary of 152k and temperature 0.7."""
+    replay_tokens_per_s_server: float | None
+    """The same by the server's own clock, lookups included, with this model."""
+    record_overhead: float | None
+    """Share of stock SGLang's decode speed lost while recording, at the highest concurrency measured."""
+    record_overhead_details: list[Overhead]
+    replay_micro: list[MicroResult]
+    entropy_crossings: list[EntropyCrossing]
+
+
+def rows_of(result: BlockResult) -> list[Row]:
+    """One row per arm."""
+    block, base = result.block, result.samples["off"]
+    stock = result.samples.get("stock")
+    greedy = block.temperature == 0
+    middle = result.entropy.middle if result.entropy else None
+    rows: list[Row] = []
+    for arm, samples in result.samples.items():
+        keys = counted(samples)
+        everything = figures(samples, base, stock, samples)
+        main = figures(samples, base, stock, keys)
+        rows.append(
+            Row(
+                workload=block.workload,
+                grammar=block.grammar,
+                arm=arm,
+                temperature=block.temperature,
+                sharpness=block.sharpness,
+                concurrency=block.concurrency,
+                states=block.states,
+                samples=block.samples,
+                max_tokens=block.max_tokens,
+                hit_ratio=everything.hit_ratio,
+                hit_ratio_counted=main.hit_ratio,
+                **main.model_dump(exclude={"requests", "hit_ratio", "achieved", "ideal"}),
+                excluded=len(samples) - len(keys),
+                entropy_mean=0.0 if greedy else middle,
+                entropy_half_width=result.entropy.half_width if result.entropy else None,
+                entropy_model_mean=middle if block.temperature in (0, 1) else None,
+                wall_speedup=result.wall_s["off"] / result.wall_s[arm],
+                resamples=figures(samples, base, stock, [key for key in keys if key[1] > 0]),
+                all_requests=everything,
+            )
+        )
+    return rows
+
+
+def entropy_points(rows: Sequence[Row], arm: ArmName, population: str) -> list[tuple[float, float]]:
+    """(entropy, mean speed-up) of an arm over long outputs at the lowest concurrency measured, by entropy."""
+    long = [row for row in rows if row.arm == arm and row.workload != "search"]
+    points: list[tuple[float, float]] = []
+    for row in long:
+        part: Figures = getattr(row, population)
+        if (
+            row.concurrency == min(other.concurrency for other in long)
+            and row.entropy_mean is not None
+            and part.speedup_mean is not None
+        ):
+            points.append((row.entropy_mean, part.speedup_mean))
+    return sorted(points)
+
+
+def crossings(rows: Sequence[Row]) -> list[EntropyCrossing]:
+    """For every replaying arm, population and speed-up of the paper."""
+    found: list[EntropyCrossing] = []
+    for arm in REPLAYING:
+        for population in ("resamples", "all_requests"):
+            points = entropy_points(rows, arm, population)
+            if points:
+                found += [
+                    EntropyCrossing(arm=arm, population=population, crossing=crossing(points, speedup))
+                    for speedup in PAPER_SPEEDUPS
+                ]
+    return found
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """The rows for a terminal; ``all`` is the mean speed-up with nothing left out."""
+    result = Table(title="Logits Cache", title_justify="left")
+    for heading in ("workload", "T", "conc.", "arm"):
+        result.add_column(heading)
+    headings = (
+        *("states x samples", "hit", "excl.", "tok/s", "p50", "speed-up", "median"),
+        *("all", "wall", "vs stock", "of ideal", "entropy"),
+    )
+    for heading in headings:
+        result.add_column(heading, justify="right")
+    previous: tuple[object, ...] | None = None
+    for row in rows:
+        place = (row.workload, row.grammar, row.temperature, row.concurrency)
+        if previous not in (None, place):
+            result.add_section()
+        previous = place
+        result.add_row(
+            row.workload + (" +grammar" if row.grammar else ""),
+            f"{row.temperature:g}",
+            str(row.concurrency),
+            row.arm,
+            f"{row.states} x {row.samples}",
+            _number(row.hit_ratio, ".1%"),
+            str(row.excluded),
+            _number(row.tps_mean, ".1f"),
+            _number(row.tps_p50, ".1f"),
+            _number(row.speedup_mean, ".2f"),
+            _number(row.speedup_median, ".2f"),
+            _number(row.all_requests.speedup_mean, ".2f"),
+            _number(row.wall_speedup, ".2f"),
+            _number(row.speedup_vs_stock_mean, ".2f"),
+            _number(row.achieved_over_ideal, ".2f"),
+            _number(row.entropy_mean, ".2f"),
+        )
+    return result
+
+
+def summary_lines(report: Report) -> list[str]:
+    """The figures beside the rows, a sentence each."""
+    lines: list[str] = []
+    if report.memory_bytes_per_token is not None:
+        lines.append(f"memory: {report.memory_bytes_per_token:,.0f} bytes per cached token")
+    lines += [
+        f"replay without an engine, vocabulary {micro.vocabulary:,}, T={micro.temperature:g}: "
+        f"{micro.tokens_per_s:,.0f} tokens/s, {micro.bytes_per_token:,.0f} bytes per token"
+        for micro in report.replay_micro
+    ]
+    if report.replay_tokens_per_s_server is not None:
+        lines.append(f"replay in the server: {report.replay_tokens_per_s_server:,.0f} tokens/s")
+    lines += [
+        f"recording, no hits, concurrency {part.concurrency}: {part.recording_tps:.1f} tokens/s per request, "
+        f"stock {part.stock_tps:.1f} ({part.against_stock:+.1%} lost), "
+        f"off {part.off_tps:.1f} ({part.against_off:+.1%} lost), lookup {part.miss_ms:+.2f} ms"
+        for part in report.record_overhead_details
+    ]
+    for item in report.entropy_crossings:
+        where = item.crossing
+        entropy = "" if where.entropy is None else f" at {where.entropy:.2f} nats"
+        lines.append(f"{item.arm} ({item.population}) {where.speedup:g}x: {where.kind}{entropy}")
+    lines += [f"{arm} left out: {reason}" for arm, reason in report.arms_left_out.items()]
+    return lines
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

@@ -1,0 +1,43 @@
+"""The servers that the bench starts itself: Hive, stock SGLang and, on a GPU, SGLang's NGRAM speculation."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hive.launch_server import cpu_defaults
+from hive.server_process import ServerProcess
+
+NGRAM_FLAGS = ("--speculative-algorithm", "NGRAM")
+
+
+@contextlib.contextmanager
+def started(
+    kinds: Sequence[str], model: Path, flags: Sequence[str], on_cpu: bool
+) -> Iterator[dict[str, str]]:
+    """URLs of running servers by kind (``hive``, ``stock`` or ``ngram``), which end with the context.
+
+    Started one after the other: two that import at the same time take longer than that on a small machine.
+
+    Raises:
+        ServerDied: when one does not come up.
+    """
+    common = ["--model-path", str(model), *flags]
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hive-bench-")))
+        urls: dict[str, str] = {}
+        for kind in kinds:
+            # What Hive's launcher chooses on a CPU, stock gets, too: the arms must differ in the cache alone.
+            extra = cpu_defaults(common) if on_cpu and kind != "hive" else []
+            server = ServerProcess(
+                [*common, *extra, *(NGRAM_FLAGS if kind == "ngram" else ())],
+                folder / f"{kind}.log",
+                module="hive.launch_server" if kind == "hive" else "sglang.launch_server",
+                environment={"OMP_WAIT_POLICY": "PASSIVE"} if on_cpu else None,
+            )
+            stack.callback(server.stop)
+            server.wait()
+            urls[kind] = server.url
+        yield urls
