@@ -118,7 +118,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     if options.ngram and on_cpu():
         parser.error("--ngram needs a GPU: SGLang's speculative decoding does not run on a CPU")
-    console = Console()
+    # In a file the table shall have the room that it needs.
+    console = Console(width=None if sys.stdout.isatty() else 180)
     model: Path = options.model_path or ensure_embedded_model()
     prompts: Prompts
     if options.random_prompts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from bench.logits_cache.analysis import Overhead, overhead
 from bench.logits_cache.arms import Arm
@@ -20,7 +21,7 @@ ROUNDS_LEAST = 2
 
 def least_seconds(tokens: int, speed: Speed) -> float:
     """Estimate for the fewest rounds, in three arms."""
-    return 3 * ROUNDS_LEAST * (speed.cold_s + tokens * speed.step_s)
+    return ROUNDS_LEAST * (2 * speed.cold_s + 3 * (speed.warm_s + tokens * speed.step_s))
 
 
 async def measure_overhead(
@@ -51,6 +52,10 @@ async def measure_overhead(
         if len(states) < concurrency:
             raise BenchError(f"{len(prompts.unseen)} unseen prompts are too few: ask for less concurrency")
         used += concurrency
+        # Off and the recording arm are one server: without this, whoever comes second finds the prompt's KV there.
+        # It records nothing.
+        for arm in arms[:2]:
+            await _together(arm, replace(block, max_tokens=1), states, prompts.has_text)
         for offset in range(len(arms)):
             index = (number + offset) % len(arms)
             timings[index] += await _together(arms[index], block, states, prompts.has_text)

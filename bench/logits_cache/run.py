@@ -15,7 +15,7 @@ from bench.logits_cache.plan import Speed
 from bench.logits_cache.samples import Key, Timing
 from bench.logits_cache.workloads import Block, Prompts, State, sampling_params
 
-ROUNDS = 5
+ROUNDS = 20
 """Into how many rounds a block is cut at the most: in each, every arm has its turn, so that noise hits all alike."""
 ENTROPY_STATES = 4
 ENTROPY_TOKENS = 100
