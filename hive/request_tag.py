@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")
 MAX_SAMPLE = 2**31 - 1
-REPLAY_MODES = ("stepwise", "off")
+REPLAY_MODES = ("stepwise", "hotspot", "distinct", "off")
 BODY_FIELD = "custom_params.hive"
 HEADER_PREFIX = "x-hive-"
 
@@ -56,8 +56,14 @@ class RequestTag:
     session: str | None = None
     state: str | None = None
     sample: int | None = None
-    replay: Literal["stepwise", "off"] | None = None
+    replay: Literal["stepwise", "hotspot", "distinct", "off"] | None = None
     tenant: str | None = None
+    hotspot_threshold: float | None = None
+    """Steps whose score is above it are resampled; the rest of the cached output is kept."""
+    hotspot_top_k: int | None = None
+    """So many steps of highest score are resampled."""
+    hotspot_decay: float | None = None
+    """Steps over which a score falls by a factor of e."""
 
     @classmethod
     def parse(cls, mapping: Any, field: str = BODY_FIELD) -> RequestTag:
@@ -72,7 +78,7 @@ class RequestTag:
             **{key: _checked(f"{field}.{shown_key(key)}", key, value) for key, value in mapping.items()}
         )
 
-    def to_dict(self) -> dict[str, str | int]:
+    def to_dict(self) -> dict[str, str | int | float]:
         """Only the fields that are set."""
         return {name: value for name in _FIELDS if (value := getattr(self, name)) is not None}
 
@@ -104,10 +110,26 @@ def _checked(field: str, name: Any, value: Any) -> Any:
                 )
         case "replay":
             if value not in REPLAY_MODES:
-                raise RequestError(field, f"must be 'stepwise' or 'off', got {shown(value)}")
+                names = " or ".join(map(repr, REPLAY_MODES))
+                raise RequestError(field, f"must be {names}, got {shown(value)}")
+        case "hotspot_threshold":
+            if not (_is_number(value) and 0.0 <= value < 1.0):
+                raise RequestError(field, f"must be a number from 0 to below 1, got {shown(value)}")
+        case "hotspot_top_k":
+            if type(value) is not int or not 1 <= value <= MAX_SAMPLE:
+                raise RequestError(
+                    field, f"must be an integer between 1 and {MAX_SAMPLE}, got {shown(value)}"
+                )
+        case "hotspot_decay":
+            if not (_is_number(value) and 0.0 < value <= 1e9):
+                raise RequestError(field, f"must be a number of steps above 0, got {shown(value)}")
         case _:
             raise RequestError(field, f"is unknown, the fields are {', '.join(_FIELDS)}")
     return value
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
 
 
 def tag_from_headers(headers: Iterable[tuple[bytes, bytes]]) -> RequestTag:
@@ -121,18 +143,24 @@ def tag_from_headers(headers: Iterable[tuple[bytes, bytes]]) -> RequestTag:
         if not raw_name.startswith(_HEADER_PREFIX_BYTES):
             continue
         header = raw_name.decode("latin-1")
-        name = header.removeprefix(HEADER_PREFIX)
-        value: str | int = raw_value.decode("latin-1").strip()
+        # Headers are spelled with dashes.
+        name = header.removeprefix(HEADER_PREFIX).replace("-", "_")
+        value: str | int | float = raw_value.decode("latin-1").strip()
         if name in found:
             raise RequestError(shown_key(header), "must not be given twice")
-        if name == "sample" and _DECIMAL.fullmatch(cast(str, value)):
+        if name in _INTEGERS and _DECIMAL.fullmatch(cast(str, value)):
             value = int(value)
+        elif name in _NUMBERS and _FRACTION.fullmatch(cast(str, value)):
+            value = float(value)
         found[name] = _checked(shown_key(header), name, value)
     return RequestTag(**found) if found else EMPTY_TAG
 
 
 _HEADER_PREFIX_BYTES = HEADER_PREFIX.encode()
+_INTEGERS = ("sample", "hotspot_top_k")
+_NUMBERS = ("hotspot_threshold", "hotspot_decay")
 _DECIMAL = re.compile(r"[0-9]{1,10}", re.ASCII)
+_FRACTION = re.compile(r"[0-9]{1,10}(\.[0-9]{1,17})?", re.ASCII)
 
 
 def merge(body_tag: RequestTag, header_tag: RequestTag) -> RequestTag:

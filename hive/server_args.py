@@ -67,6 +67,11 @@ class HiveServerArgs:
         "row (up to 300 KB), so that every draw can be replayed (default: head).",
         choices=("head", "full"),
     )
+    share_tenants: bool = _flag(
+        False,
+        "Let tenants replay each other's distributions (default: off).",
+        action=argparse.BooleanOptionalAction,
+    )
     max_agents: int = _flag(
         1024,
         "Agents that are told apart in statistics; later names are counted together as 'other' (default: 1024).",

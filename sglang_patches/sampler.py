@@ -212,8 +212,11 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
 
 
 def remaining_of(info: SamplingBatchInfo) -> Mapping[int, Mapping[int, float]]:
-    """What distinct samples have left of the tokens taken before, by row of the batch."""
-    return getattr(info, REMAINING_ATTRIBUTE, None) or {}
+    """What distinct samples have left of the tokens taken before, by row of the batch; it holds for one draw."""
+    remaining: Mapping[int, Mapping[int, float]] = getattr(info, REMAINING_ATTRIBUTE, {})
+    if remaining:
+        delattr(info, REMAINING_ATTRIBUTE)
+    return remaining
 
 
 def top_heads(logits: torch.Tensor, temperatures: torch.Tensor, size: int) -> list[Head]:

@@ -1,124 +1,45 @@
-"""Hooks on ``sglang.srt.managers.scheduler.Scheduler``: replay on arrival, control messages, flushes.
+"""Hooks on ``sglang.srt.managers.scheduler.Scheduler``: arrival, recording, departure, control messages, flushes.
 
-Each scheduler process owns one :class:`SchedulerState`.  All tensor-parallel ranks see the same requests in the
-same order and draw from the same numbers, so they decide alike without talking: nothing here reads a clock or
-polls an event to make a decision.
+Each scheduler process owns one :class:`~sglang_patches.request_state.SchedulerState`.  All tensor-parallel ranks see
+the same requests in the same order and draw from the same numbers, so they decide alike without talking: nothing
+here reads a clock or polls an event to make a decision.  Replay itself is in :mod:`sglang_patches.replay`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hive.agents.registry import AgentRegistry
-from hive.logits_cache.cache import CachedRequest, LogitsCache
-from hive.logits_cache.replay import Stop
-from hive.logits_cache.sampling import SamplingRule, derive_seed
+from hive.logits_cache.cache import LogitsCache
 from hive.server_args import HiveServerArgs
+from sglang_patches import replay
 from sglang_patches.metrics import SchedulerMetrics
 from sglang_patches.plugin import verify
-from sglang_patches.sampler import ROWS_ATTRIBUTE, HiveSampler
+from sglang_patches.request_state import (
+    PROBABILITY_KEY,
+    REPEATS_KEY,
+    RequestState,
+    SchedulerState,
+    bypass_reason,
+    cached_request,
+    next_seed_of,
+    seed_of,
+    tag_of,
+)
+from sglang_patches.sampler import ROWS_ATTRIBUTE, HiveSampler, SampledRows
 
 if TYPE_CHECKING:
-    from sglang.srt.managers.io_struct import DumperControlReqInput
+    from sglang.srt.managers.io_struct import AbortReq, DumperControlReqInput
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
     from sglang.srt.managers.scheduler import Scheduler
 
 CONTROL_PREFIX = "hive:"
 """Marks Hive's messages on the one control channel that carries JSON both ways (``/dumper``)."""
 
-REPLAYED_KEY = "hive_replayed"
-"""Key of ``Req.customized_info``: a 1 per replayed token; the tokenizer process counts them."""
-
-
-@dataclass(slots=True)
-class SchedulerState:
-    """What Hive keeps in a scheduler process."""
-
-    agents: AgentRegistry
-    cache: LogitsCache | None
-    """None when ``--no-hive-logits-cache`` was given or another sampler runs."""
-    metrics: SchedulerMetrics | None
-
-    def summary(self) -> dict[str, Any]:
-        return {"logits_cache": self.cache.summary() if self.cache else None, **self.agents.summary()}
-
-
-@dataclass(slots=True)
-class RequestState:
-    """What Hive attaches to a request of the engine, as ``Req.hive``."""
-
-    agent: str | None
-    cached: CachedRequest | None
-    """None when the Logits Cache takes no part."""
-    arrived_with: int
-    """Output tokens that replay put in before the model ran."""
-
-
-def tag_of(req: Req) -> dict[str, Any]:
-    """The request's tag in wire format; checked at the door, so only its presence is in question."""
-    tag = (req.sampling_params.custom_params or {}).get("hive")
-    return tag if isinstance(tag, dict) else {}
-
-
-def seed_of(req: Req) -> int:
-    """The request's seed: its own, or one derived from what names its sample; fixed at the first call.
-
-    A state's samples are numbered, so (session, state, sample) names a draw that a program can repeat.
-    """
-    params = req.sampling_params
-    if params.sampling_seed is None:
-        tag = tag_of(req)
-        if "state" in tag:
-            params.sampling_seed = derive_seed(tag.get("session", ""), tag["state"], tag.get("sample", 0))
-        else:
-            params.sampling_seed = derive_seed(req.rid)
-    return params.sampling_seed  # type: ignore[no-any-return]
-
-
-def bypass_reason(scheduler: Scheduler, req: Req) -> str | None:
-    """Why the Logits Cache takes no part in a request, or None if it does."""
-    from sglang.srt.disaggregation.utils import DisaggregationMode
-
-    params = req.sampling_params
-    reasons = {
-        "asked_off": tag_of(req).get("replay") == "off",
-        "no_output": params.max_new_tokens == 0,
-        "multimodal": req.multimodal_inputs is not None,
-        "input_embeddings": req.input_embeds is not None or req.positional_embed_overrides is not None,
-        "engine_session": req.session is not None,
-        "penalties": params.frequency_penalty != 0
-        or params.presence_penalty != 0
-        or params.repetition_penalty != 1,
-        "min_new_tokens": params.min_new_tokens > 0,
-        "logit_bias": params.logit_bias is not None,
-        "logit_processor": req.custom_logit_processor is not None,
-        "reasoning": req.require_reasoning,
-        "logprobs": req.return_logprob,
-        "hidden_states": req.return_hidden_states,
-        "sampling_mask": req.return_sampling_mask,
-        "routed_experts": req.return_routed_experts or req.return_indexer_topk,
-        "speculative": not scheduler.spec_algorithm.is_none(),
-        "diffusion": scheduler.dllm_config is not None,
-        "disaggregation": scheduler.disaggregation_mode != DisaggregationMode.NULL,
-    }
-    return next((reason for reason, holds in reasons.items() if holds), None)
-
-
-def namespace_of(req: Req) -> str:
-    """Everything beside its tokens that the distributions of a request's states depend on.
-
-    Tenants share nothing.  A grammar masks the rows and starts where the prompt ends, so both are part of it.
-    """
-    params = req.sampling_params
-    parts: list[str] = [tag_of(req).get("tenant", ""), req.extra_key or ""]
-    for kind in ("json_schema", "regex", "ebnf", "structural_tag"):
-        grammar = getattr(params, kind)
-        if grammar is not None:
-            parts += [kind, str(grammar), str(len(req.origin_input_ids))]
-    # Length prefixes keep two lists of parts from spelling the same name.
-    return "".join(f"{len(part)}:{part}" for part in parts)
+LEAST_PROBABILITY = 1e-300
+"""What a drawn token is said to have where rounding left it without any."""
 
 
 def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> None:
@@ -130,7 +51,7 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
     # One rank per tensor-parallel group counts for all.
     counting = self.server_args.enable_metrics and self.metrics_reporter.is_stats_logging_rank
     metrics = SchedulerMetrics() if counting else None
-    self.hive = SchedulerState(AgentRegistry(args.max_agents), cache, metrics)
+    self.hive = SchedulerState(AgentRegistry(args.max_agents), cache, metrics, args.share_tenants, [], [])
 
 
 def around_add_request_to_queue(
@@ -144,69 +65,22 @@ def around_add_request_to_queue(
         original(self, req, is_retracted)
         return
 
-    seed = seed_of(req)
     state: SchedulerState = self.hive
     tag = tag_of(req)
-    req.hive = RequestState(tag.get("agent"), None, 0)
+    next_seed, seed = next_seed_of(req), seed_of(req)
+    req.hive = RequestState(tag.get("agent"))
     state.agents.arrived(tag.get("agent"), tag.get("session"), len(req.origin_input_ids))
-    if state.cache is not None:
-        reason = bypass_reason(self, req)
-        if reason is not None:
+    reason = bypass_reason(self, req)
+    if state.cache is None or reason is not None:
+        if state.cache is not None and reason is not None:
             state.cache.bypass(reason)
-        else:
-            params = req.sampling_params
-            rule = SamplingRule.of(params.temperature, params.top_k, params.top_p, params.min_p)
-            req.hive.cached = CachedRequest(namespace_of(req), rule, seed, req.origin_input_ids)
-            if _replay(self, req):
-                return
-    original(self, req, is_retracted)
-
-
-def _replay(scheduler: Scheduler, req: Req) -> bool:
-    """Put the tokens that kept distributions decide into the request; whether they finish it."""
-
-    def take(token: int) -> bool:
-        req.output_ids.append(token)
-        if req.grammar is not None:
-            req.grammar.accept_token(token)
-        req.update_finish_state()
-        if req.grammar is not None:
-            req.grammar.finished = req.finished()
-        return not req.finished()
-
-    state: SchedulerState = scheduler.hive
-    outcome = state.cache.replay(req.hive.cached, take)  # type: ignore[union-attr]
-    req.hive.arrived_with = outcome.tokens
-    if outcome.tokens == 0:
-        return False
-    req.customized_info = {REPLAYED_KEY: [1] * outcome.tokens}
-    finished = outcome.stop is Stop.FINISHED
-    if finished:
-        req.time_stats.set_wait_queue_entry_time()
-        req.time_stats.set_quick_finish_time()
-        finish(scheduler, req)
-    if finished or req.stream:
-        scheduler.output_streamer.stream_output([req], req.return_logprob)
-    return finished
-
-
-def finish(scheduler: Scheduler, req: Req) -> None:
-    """A request ended: write its distributions back and count it."""
-    state: SchedulerState = scheduler.hive
-    attached: RequestState = req.hive
-    if attached.cached is not None and state.cache is not None:
-        state.cache.write_back(attached.cached, req.output_ids)
-        # Req is part of a reference cycle: what hangs on it would wait for the garbage collector.
-        attached.cached = None
-    counts = {
-        "cached_tokens": req.cached_tokens,
-        "generated": len(req.output_ids) - attached.arrived_with,
-        "replayed": attached.arrived_with,
-    }
-    state.agents.left(attached.agent, **counts)
-    if state.metrics is not None:
-        state.metrics.finished(state.agents.profile(attached.agent).name, len(req.origin_input_ids), **counts)
-        state.metrics.cache(state.cache)
+        original(self, req, is_retracted)
+        return
+    req.hive.cached = cached_request(req, seed, next_seed, share_tenants=state.share_tenants)
+    if state.cache.must_wait(req.hive.cached):
+        state.held.append(req)
+    else:
+        replay.begin(self, req)
 
 
 def around_process_batch_result(
@@ -217,22 +91,92 @@ def around_process_batch_result(
     Row i of a batch belongs to ``batch.reqs[i]`` if and only if that request's output grew by exactly one token:
     a chunk of a longer prefill, a retracted request and overlap scheduling's late row do not grow it.
     """
+    from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
+    output = getattr(result, "logits_output", None)
+    rows: SampledRows | None = getattr(output, ROWS_ATTRIBUTE, None)
     before = [(req, len(req.output_ids), req.finished()) for req in batch.reqs]
+    if rows is not None:
+        _say_probabilities(batch, result, rows)
     original(self, batch, result)
     cache = self.hive.cache
-    output = getattr(result, "logits_output", None)
-    rows: Any = getattr(output, ROWS_ATTRIBUTE, None)
     for i, (req, length, was_finished) in enumerate(before):
         attached: RequestState | None = getattr(req, "hive", None)
         if attached is None:
             continue
         recording = rows is not None and cache is not None and attached.cached is not None
         if recording and len(req.output_ids) == length + 1:
-            cache.record(attached.cached, length, rows.packed(i))
+            cache.record(attached.cached, length, rows.packed(i))  # type: ignore[union-attr]
+            sample = attached.cached.sample  # type: ignore[union-attr]
+            if sample is not None:
+                probability = max(rows.probability(i), LEAST_PROBABILITY)  # type: ignore[union-attr]
+                sample.advance(req.output_ids[-1], probability)
         if req.finished() and not was_finished:
-            finish(self, req)
+            ended = not isinstance(req.finished_reason, FINISH_ABORT)
+            replay.depart(self, req, ended=ended)
     if rows is not None:
         delattr(output, ROWS_ATTRIBUTE)
+
+
+def _say_probabilities(batch: ScheduleBatch, result: Any, rows: SampledRows) -> None:
+    """Distinct samples report their log-probability beside each token; answers leave while a result is processed."""
+    samples = {
+        i: req.hive.cached.sample
+        for i, req in enumerate(batch.reqs)
+        if hasattr(req, "hive") and req.hive.cached is not None and req.hive.cached.sample is not None
+    }
+    if not samples:
+        return
+    if result.copy_done is not None:
+        result.copy_done.synchronize()
+    said: dict[str, list[Any]] = {
+        PROBABILITY_KEY: [None] * len(batch.reqs),
+        REPEATS_KEY: [None] * len(batch.reqs),
+    }
+    for i, sample in samples.items():
+        said[PROBABILITY_KEY][i] = sample.log_probability + math.log(
+            max(rows.probability(i), LEAST_PROBABILITY)
+        )
+        said[REPEATS_KEY][i] = sample.repeats
+    result.logits_output.customized_info = {**(result.logits_output.customized_info or {}), **said}
+
+
+def around_get_next_batch_to_run(
+    original: Callable[..., Any], self: Scheduler, *args: Any, **kwargs: Any
+) -> Any:
+    """Each loop gives every replay in progress a slice."""
+    replay.advance(self)
+    return original(self, *args, **kwargs)
+
+
+def after_is_fully_idle(idle: bool, self: Scheduler, for_health_check: bool = False) -> bool:
+    """A replay in progress needs no device, but the scheduler must not go to sleep over it."""
+    state: SchedulerState | None = getattr(self, "hive", None)
+    if not idle or for_health_check or state is None:
+        return idle
+    return not (state.replaying or state.held or (state.cache is not None and state.cache.prefetching))
+
+
+def around_abort_request(original: Callable[..., None], self: Scheduler, recv_req: AbortReq) -> None:
+    """Requests that replay, or are held, are in no queue of the engine."""
+    queued = list(self.waiting_queue)
+    original(self, recv_req)
+    replay.abort(self, recv_req)
+    _see_off_dropped(self, queued)
+
+
+def around_abort_on_waiting_timeout(original: Callable[..., None], self: Scheduler) -> None:
+    """Requests that waited too long leave the queue without a result."""
+    queued = list(self.waiting_queue)
+    original(self)
+    _see_off_dropped(self, queued)
+
+
+def _see_off_dropped(scheduler: Scheduler, queued: list[Req]) -> None:
+    still = {id(req) for req in scheduler.waiting_queue}
+    for req in queued:
+        if id(req) not in still and hasattr(req, "hive") and req.hive.cached is not None:
+            replay.depart(scheduler, req, ended=False)
 
 
 def after_update_weights(_result: Any, self: Any, *_args: Any, **_kwargs: Any) -> None:

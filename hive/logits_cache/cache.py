@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from hive.logits_cache.replay import Replay, Stop, replay
+from hive.logits_cache.distinct import DistinctSample, DistinctTrees
+from hive.logits_cache.hotspot import HotspotRule
+from hive.logits_cache.policies import Distinct, Hotspot, Policy, Prefetched, Stepwise
+from hive.logits_cache.replay import Replay, Stop, Verdict
 from hive.logits_cache.sampling import SamplingRule
-from hive.logits_cache.trie import LogitsTrie, PrefixHash
+from hive.logits_cache.trie import LogitsTrie, Node, PrefixHash
+
+DISTINCT_SHARE = 1 / 16
+"""Part of the byte budget that remembers which outputs distinct samples took."""
+
+MAX_PREFETCHED = 1024
+"""Next samples that are replayed ahead of their requests, and kept, at the most."""
+
+MAX_TEMPERATURES = 64
+"""Temperatures that are told apart in statistics; later ones are counted under the nearest known one."""
 
 
 @dataclass(slots=True)
@@ -21,15 +33,30 @@ class CachedRequest:
     rule: SamplingRule
     seed: int
     prompt: Sequence[int]
+    policy: Literal["stepwise", "hotspot", "distinct"] = "stepwise"
+    hotspot: HotspotRule = field(default_factory=HotspotRule)
+    ending: str = ""
+    """Whatever decides where an output ends: distinct samples are told apart within it."""
+    next_seed: int | None = None
+    """Seed of the state's next sample, if it can be known."""
     epoch: int = -1
     """The cache's epoch when the request was looked up: rows of older weights are not written back."""
     rows: dict[int, bytes] = field(default_factory=dict)
     """Recorded distributions, packed, by index of the output token drawn from them."""
+    sample: DistinctSample | None = None
+
+    def entry(self) -> bytes:
+        """The digest of the request's first state."""
+        return PrefixHash(self.namespace, self.prompt).digest()
+
+    def outputs(self) -> bytes:
+        """The digest of the set of outputs that a distinct sample is drawn from."""
+        return PrefixHash(f"{len(self.ending)}:{self.ending}{self.namespace}", self.prompt).digest()
 
 
 @dataclass(slots=True)
 class CacheStatistics:
-    """Counters since start (or the last flush of the statistics: never)."""
+    """Counters since start."""
 
     lookups: int = 0
     hits: int = 0
@@ -39,38 +66,98 @@ class CacheStatistics:
     tokens_replayed: int = 0
     tokens_recorded: int = 0
     flushes: int = 0
+    prefetched: int = 0
+    """Next samples replayed ahead."""
+    prefetch_hits: int = 0
+    """Requests that found themselves replayed ahead."""
+    prefetched_tokens: int = 0
+    """Tokens that such requests took."""
     replay_seconds: float = 0.0
     record_seconds: float = 0.0
+    prefetch_seconds: float = 0.0
     stops: Counter[str] = field(default_factory=Counter)
+    policies: Counter[str] = field(default_factory=Counter)
     bypassed: Counter[str] = field(default_factory=Counter)
     """Requests that took no part, by reason."""
+    by_temperature: dict[float, Counter[str]] = field(default_factory=dict)
+    """Tokens replayed and generated."""
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """The next sample of a state, replayed before anyone asked."""
+
+    request: CachedRequest
+    replay: Replay
+    tokens: list[int] = field(default_factory=list)
+
+
+_Key = tuple[bytes, SamplingRule, int]
 
 
 class LogitsCache:
-    """Trie, counters and policy in one place; knows nothing of the engine.
+    """Trie, policies and counters in one place; knows nothing of the engine.
 
     Not thread-safe: it lives on the scheduler's thread.
     """
 
     def __init__(self, capacity_bytes: int) -> None:
-        self.trie = LogitsTrie(capacity_bytes)
+        remembered = max(1, int(capacity_bytes * DISTINCT_SHARE))
+        self.trie = LogitsTrie(max(1, capacity_bytes - remembered))
+        self.distinct = DistinctTrees(remembered)
+        self.capacity_bytes = capacity_bytes
         self.statistics = CacheStatistics()
         self.epoch = 0
+        self._ahead: OrderedDict[_Key, _Ahead] = OrderedDict()
+        self._pending: deque[_Key] = deque()
 
-    def replay(self, request: CachedRequest, take: Callable[[int], bool]) -> Replay:
-        """Serve as much of a new request as the kept distributions decide; see :func:`replay.replay`."""
-        started = time.perf_counter()
-        entry = PrefixHash(request.namespace, request.prompt).digest()
-        outcome = replay(self.trie, entry, request.rule, request.seed, len(request.prompt) - 1, take)
+    @property
+    def nbytes(self) -> int:
+        return self.trie.nbytes + self.distinct.nbytes
+
+    def must_wait(self, request: CachedRequest) -> bool:
+        """Whether a distinct sample has to wait: an earlier one of its state has not said yet what it takes."""
+        return request.policy == "distinct" and self.distinct.in_flight(request.outputs(), request.rule)
+
+    def begin(self, request: CachedRequest) -> Replay:
+        """Look a new request up; its replay is then run, in slices, and :meth:`concluded`."""
+        entry = request.entry()
+        node = self.trie.find(entry)
         request.epoch = self.epoch
+        self.statistics.lookups += 1
+        self.statistics.policies[request.policy] += 1
+        return Replay(node, self._policy(request, entry))
+
+    def _policy(self, request: CachedRequest, entry: bytes) -> Policy:
+        position = len(request.prompt) - 1
+        match request.policy:
+            case "hotspot":
+                return Hotspot(request.rule, request.seed, position, request.hotspot)
+            case "distinct":
+                request.sample = self.distinct.sample(request.outputs(), request.rule)
+                return Distinct(request.sample, request.seed, position)
+        ahead = self._ahead.pop((entry, request.rule, request.seed), None)
+        if ahead is None:
+            return Stepwise(request.rule, request.seed, position)
+        self.statistics.prefetch_hits += 1
+        self.statistics.prefetched_tokens += len(ahead.tokens)
+        return Prefetched(ahead.tokens, Stepwise(request.rule, request.seed, position))
+
+    def run(self, replay: Replay, take: Callable[[int, Node], Verdict], limit: int) -> None:
+        """One slice of a replay; see :meth:`Replay.run`."""
+        started = time.perf_counter()
+        replay.run(take, limit)
+        self.statistics.replay_seconds += time.perf_counter() - started
+
+    def concluded(self, replay: Replay) -> None:
+        """A replay has stopped: count it and what it used."""
+        assert replay.stop is not None
+        self.trie.touch(replay.path)
         counts = self.statistics
-        counts.lookups += 1
-        counts.hits += outcome.tokens > 0
-        counts.served_whole += outcome.stop is Stop.FINISHED
-        counts.tokens_replayed += outcome.tokens
-        counts.stops[outcome.stop.value] += 1
-        counts.replay_seconds += time.perf_counter() - started
-        return outcome
+        counts.hits += replay.tokens > 0
+        counts.served_whole += replay.stop is Stop.FINISHED
+        counts.tokens_replayed += replay.tokens
+        counts.stops[replay.stop.value] += 1
 
     def record(self, request: CachedRequest, index: int, row: bytes | None) -> None:
         """Keep the packed distribution that output token ``index`` was drawn from until the request ends; None for
@@ -79,13 +166,73 @@ class LogitsCache:
             request.rows[index] = row
             self.statistics.tokens_recorded += 1
 
-    def write_back(self, request: CachedRequest, output: Sequence[int]) -> None:
-        """Move a finished request's distributions into the trie."""
+    def write_back(
+        self, request: CachedRequest, output: Sequence[int], *, ended: bool, replayed: int
+    ) -> None:
+        """A request is over: move its distributions into the trie.
+
+        ``ended`` says that the output is whole (finish reason stop or length): only then is it used up for distinct
+        sampling.  ``replayed`` of its tokens came from the cache.
+        """
         started = time.perf_counter()
         if request.rows and request.epoch == self.epoch:
             self.trie.insert(request.namespace, request.prompt, output, request.rows)
         request.rows = {}
+        if request.sample is not None:
+            request.sample.finish(ended)
+            request.sample = None
+        self._count(request.rule.temperature, replayed, len(output) - replayed)
+        if ended and request.next_seed is not None and request.policy == "stepwise":
+            self._prefetch_later(request, request.next_seed)
         self.statistics.record_seconds += time.perf_counter() - started
+
+    def _count(self, temperature: float, replayed: int, generated: int) -> None:
+        known = self.statistics.by_temperature
+        key = round(temperature, 4)
+        if key not in known and len(known) >= MAX_TEMPERATURES:
+            key = min(known, key=lambda other: abs(other - key))
+        counts = known.setdefault(key, Counter())
+        counts["tokens_replayed"] += replayed
+        counts["tokens_generated"] += generated
+
+    def _prefetch_later(self, request: CachedRequest, seed: int) -> None:
+        entry = request.entry()
+        node = self.trie.find(entry)
+        key = (entry, request.rule, seed)
+        if node is None or key in self._ahead:
+            return
+        following = CachedRequest(request.namespace, request.rule, seed, request.prompt)
+        policy = Stepwise(request.rule, seed, len(request.prompt) - 1)
+        self._ahead[key] = _Ahead(following, Replay(node, policy))
+        self._pending.append(key)
+        if len(self._ahead) > MAX_PREFETCHED:
+            self._ahead.popitem(last=False)
+
+    @property
+    def prefetching(self) -> bool:
+        """Whether there is something to replay ahead."""
+        return bool(self._pending)
+
+    def prefetch(self, limit: int) -> None:
+        """Replay next samples of known states ahead of their requests, ``limit`` tokens at most (paper, 6.3)."""
+        started = time.perf_counter()
+        while self._pending and limit > 0:
+            ahead = self._ahead.get(self._pending[0])
+            if ahead is None or ahead.replay.stop is not None:
+                self._pending.popleft()
+                continue
+            before = ahead.replay.tokens
+
+            def take(token: int, _node: Node, tokens: list[int] = ahead.tokens) -> Verdict:
+                tokens.append(token)
+                return Verdict.GOES_ON
+
+            ahead.replay.run(take, limit)
+            limit -= ahead.replay.tokens - before
+            if ahead.replay.stop is not None:
+                self.statistics.prefetched += 1
+                self._pending.popleft()
+        self.statistics.prefetch_seconds += time.perf_counter() - started
 
     def bypass(self, reason: str) -> None:
         """Count a request that the cache cannot serve."""
@@ -94,25 +241,52 @@ class LogitsCache:
     def flush(self) -> None:
         """Forget every distribution: the weights changed, or the operator asked."""
         self.trie.clear()
+        self.distinct.clear()
+        self._ahead.clear()
+        self._pending.clear()
         self.epoch += 1
         self.statistics.flushes += 1
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless all books balance."""
+        self.trie.check_integrity()
+        self.distinct.check_integrity()
+        assert len(self._ahead) <= MAX_PREFETCHED, "too much ahead"
 
     def summary(self) -> dict[str, Any]:
         """Counters and sizes as JSON-safe values."""
         counts = self.statistics
+        replayed = sum(tokens["tokens_replayed"] for tokens in counts.by_temperature.values())
+        generated = sum(tokens["tokens_generated"] for tokens in counts.by_temperature.values())
+        total = replayed + generated
         return {
             "lookups": counts.lookups,
             "hits": counts.hits,
             "served_whole": counts.served_whole,
             "tokens_replayed": counts.tokens_replayed,
             "tokens_recorded": counts.tokens_recorded,
+            "hit_ratio": round(replayed / total, 6) if total else 0.0,
+            "undecided_ratio": round(counts.stops[Stop.UNDECIDED] / counts.tokens_replayed, 6)
+            if counts.tokens_replayed
+            else 0.0,
             "flushes": counts.flushes,
+            "prefetched": counts.prefetched,
+            "prefetch_hits": counts.prefetch_hits,
+            "prefetched_tokens": counts.prefetched_tokens,
             "replay_seconds": round(counts.replay_seconds, 6),
             "record_seconds": round(counts.record_seconds, 6),
+            "prefetch_seconds": round(counts.prefetch_seconds, 6),
             "stops": dict(counts.stops),
+            "policies": dict(counts.policies),
             "bypassed": dict(counts.bypassed),
+            "by_temperature": {
+                str(key): dict(tokens) for key, tokens in sorted(counts.by_temperature.items())
+            },
             "nodes": len(self.trie),
-            "bytes": self.trie.nbytes,
-            "capacity_bytes": self.trie.capacity_bytes,
+            "bytes": self.nbytes,
+            "bytes_per_token": round(self.trie.nbytes / len(self.trie), 1) if len(self.trie) else 0.0,
+            "capacity_bytes": self.capacity_bytes,
             "evicted_nodes": self.trie.evicted_nodes,
+            "distinct_states": len(self.distinct),
+            "distinct_forgotten": self.distinct.forgotten,
         }

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from hive.logits_cache.head import MIN_PROBABILITY
+from hive.logits_cache.head import MIN_PROBABILITY, MIN_TOKENS
 
 CHUNK = 256
 """Rows that are drawn together: each holds some 16 bytes per vocabulary entry for the moment."""
@@ -173,7 +173,7 @@ def _draw(
         tokens=token.view(-1).to(torch.int32),
         ids=ids,
         logits=values,
-        sizes=torch.minimum(sizes, (head >= min_probability * normalisers).sum(dim=-1).clamp(min=1)),
+        sizes=torch.minimum(sizes, (head >= min_probability * normalisers).sum(dim=-1).clamp(min=MIN_TOKENS)),
         supports=supports,
         normalisers=normalisers.view(-1),
         temperatures=temperatures,

@@ -24,6 +24,9 @@ Cutting by probability loses the least mass for a given number of tokens kept.  
 this keeps 205 tokens of 49,152 on average and leaves out 1.0% of the mass; at T = 0.7, 36 tokens and 0.1%.
 """
 
+MIN_TOKENS = 20
+"""Tokens kept however unlikely: as many as an OpenAI client may ask the log-probabilities of."""
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -119,14 +122,14 @@ class Head:
         return lower, upper
 
     def trimmed(self, min_probability: float = MIN_PROBABILITY, limit: int = 2**31) -> Self:
-        """The head without tokens less likely than ``min_probability`` at its warmest temperature, ``limit``
-        tokens long at most, and never without its first token."""
+        """The head without tokens less likely than ``min_probability`` at its warmest temperature, though not
+        without its first :data:`MIN_TOKENS`, and ``limit`` tokens long at most."""
         size = min(len(self.ids), limit)
-        if min_probability > 0.0 and size > 1 and self.normalisers:
+        if min_probability > 0.0 and size > MIN_TOKENS and self.normalisers:
             temperature = max(self.normalisers)
             weights = self.weights(temperature)
             least = min_probability * self.normalisers[temperature]
-            size = min(size, max(1, int(np.searchsorted(-weights, -least, side="right"))))
+            size = min(size, max(MIN_TOKENS, int(np.searchsorted(-weights, -least, side="right"))))
         if size == len(self.ids):
             return self
         return type(self)(self.ids[:size], self.logits[:size], self.support, self.normalisers)

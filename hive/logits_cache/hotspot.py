@@ -80,7 +80,11 @@ def scores(heads: Sequence[Head], temperature: float, *, decay: float = DECAY_ST
     largest value over the output; where these are equal, every step is as unsure as any other, and all score 1, or
     0 if all are certain.
     """
-    raw = np.array([row_uncertainty(head, temperature) for head in heads], dtype=np.float64)
+    return _normalised([row_uncertainty(head, temperature) for head in heads], decay)
+
+
+def _normalised(uncertainties: Sequence[float], decay: float) -> NDArray[np.float64]:
+    raw = np.array(uncertainties, dtype=np.float64)
     if len(raw) == 0:
         return raw
     raw *= np.exp(-np.arange(len(raw)) / decay)
@@ -91,12 +95,17 @@ def scores(heads: Sequence[Head], temperature: float, *, decay: float = DECAY_ST
 
 
 def hotspots(heads: Sequence[Head], rule: SamplingRule, policy: HotspotRule = DEFAULT) -> NDArray[np.bool_]:
-    """The steps of a cached output to resample (bool, ``[len(heads)]``).
+    """The steps of a cached output to resample (bool, ``[len(heads)]``); see :func:`select`."""
+    return select([row_uncertainty(head, rule.temperature) for head in heads], policy)
+
+
+def select(uncertainties: Sequence[float], policy: HotspotRule = DEFAULT) -> NDArray[np.bool_]:
+    """The steps to resample, given :func:`row_uncertainty` of each (bool, ``[steps]``).
 
     Steps of score 0 are never chosen, though there be fewer than ``top_k`` others.  Of equal scores the earlier
     step goes first.
     """
-    score = scores(heads, rule.temperature, decay=policy.decay)
+    score = _normalised(uncertainties, policy.decay)
     if policy.top_k is None:
         return score > policy.threshold
     chosen = np.zeros(len(score), dtype=np.bool_)

@@ -1,18 +1,17 @@
-"""One request's walk through the trie (paper, Algorithm 1, step-wise sampling).
+"""One request's walk through the trie (paper, Algorithm 1).
 
-At each node the request draws *its own* token, under its own seed and sampling rule; while the drawn token has a
-node it goes on, through any branch that anyone explored.  The last drawn token is always kept: where its node is
+At each node the request chooses *its own* token, under its own policy, seed and sampling rule; while the token has a
+node it goes on, through any branch that anyone explored.  The last chosen token is always kept: where its node is
 missing, the model goes on from there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 
-from hive.logits_cache.sampling import SamplingRule, draw, uniform
-from hive.logits_cache.trie import LogitsTrie, Node
+from hive.logits_cache.policies import Policy
+from hive.logits_cache.trie import Node
 
 
 class Stop(StrEnum):
@@ -23,46 +22,60 @@ class Stop(StrEnum):
     DIVERGED = "diverged"
     """A token was drawn that nobody took here before."""
     UNDECIDED = "undecided"
-    """The kept head is too short for this draw; the model decides."""
+    """The kept head is too short for this draw, or for the log-probabilities asked for; the model decides."""
     UNKNOWN = "unknown"
     """The request's first state is not in the cache."""
 
 
-@dataclass(frozen=True, slots=True)
+class Verdict(Enum):
+    """What a request says of a chosen token."""
+
+    GOES_ON = auto()
+    FINISHED = auto()
+    REFUSED = auto()
+    """The token was not taken: the node does not tell all that the request wants to know of it."""
+
+
 class Replay:
-    """Outcome of one walk."""
+    """A walk that can be made in slices: the scheduler's other requests do not wait for a long one."""
 
-    tokens: int
-    stop: Stop
+    def __init__(self, node: Node | None, policy: Policy) -> None:
+        self.stop: Stop | None = Stop.UNKNOWN if node is None else None
+        """None while there is more to replay."""
+        self.path: list[Node] = []
+        """The nodes that tokens were taken from."""
+        self._node = node
+        self._policy = policy
 
+    @property
+    def tokens(self) -> int:
+        """Tokens replayed so far."""
+        return len(self.path)
 
-def replay(
-    trie: LogitsTrie,
-    entry: bytes,
-    rule: SamplingRule,
-    seed: int,
-    position: int,
-    take: Callable[[int], bool],
-) -> Replay:
-    """Draw tokens from kept distributions, beginning at the state ``entry``.
+    def run(self, take: Callable[[int, Node], Verdict], limit: int) -> None:
+        """Replay on, for ``limit`` steps of work at most (a token, or a node that the policy looks ahead at).
 
-    ``position`` is the index of the last token of that state.  ``take(token)`` appends a drawn token to the
-    request and says whether the request goes on; after it has said no, nothing more is drawn.
-    """
-    node = trie.find(entry)
-    if node is None:
-        return Replay(0, Stop.UNKNOWN)
-    path: list[Node] = []
-    stop = Stop.DIVERGED
-    while node is not None:
-        token = draw(node.head, rule, uniform(seed, position + len(path)))
-        if token is None:
-            stop = Stop.UNDECIDED
-            break
-        path.append(node)
-        if not take(token):
-            stop = Stop.FINISHED
-            break
-        node = node.child(token)
-    trie.touch(path)
-    return Replay(len(path), stop)
+        ``take(token, node)`` appends a token to the request unless it refuses; after it said that the request is
+        finished, nothing more is drawn.
+        """
+        policy = self._policy
+        while limit > 0 and self.stop is None:
+            node = self._node
+            assert node is not None
+            ahead = policy.prepare(node, limit)
+            limit -= ahead + 1
+            if limit < 0:
+                return
+            token = policy.draw(node)
+            verdict = Verdict.REFUSED if token is None else take(token, node)
+            if token is None or verdict is Verdict.REFUSED:
+                self.stop = Stop.UNDECIDED
+                return
+            policy.advance()
+            self.path.append(node)
+            if verdict is Verdict.FINISHED:
+                self.stop = Stop.FINISHED
+                return
+            self._node = node.child(token)
+            if self._node is None:
+                self.stop = Stop.DIVERGED

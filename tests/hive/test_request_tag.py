@@ -60,7 +60,7 @@ def test_only_the_fields_that_were_set_come_back() -> None:
         ("sample", 1.0),
         ("sample", True),
         ("sample", "1"),
-        ("replay", "hotspot"),
+        ("replay", "hotspots"),
         ("replay", ["off"]),
     ],
 )

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from hive.logits_cache.cache import CachedRequest, LogitsCache
 from hive.logits_cache.head import Head
 from hive.logits_cache.packing import pack
-from hive.logits_cache.replay import Stop
+from hive.logits_cache.replay import Stop, Verdict
 from hive.logits_cache.sampling import SamplingRule, derive_seed, draw_live, uniform
+from hive.logits_cache.trie import Node
 
 VOCABULARY = 12
 EOS = 0
@@ -44,16 +45,23 @@ def serve(
     """What a server does with one request; its output, and how much of it was replayed."""
     output: list[int] = []
 
-    def take(token: int) -> bool:
+    def goes_on() -> bool:
+        return output[-1] != EOS and len(output) < length
+
+    def take(token: int, _node: Node) -> Verdict:
         output.append(token)
-        return token != EOS and len(output) < length
+        return Verdict.GOES_ON if goes_on() else Verdict.FINISHED
 
     request = CachedRequest("m", rule, seed, prompt)
     replayed = 0
     if cache is not None:
-        outcome = cache.replay(request, take)
-        replayed = outcome.tokens
-        if outcome.stop is Stop.FINISHED:
+        replay = cache.begin(request)
+        while replay.stop is None:
+            cache.run(replay, take, limit=3)
+        cache.concluded(replay)
+        replayed = replay.tokens
+        if replay.stop is Stop.FINISHED:
+            cache.write_back(request, output, ended=True, replayed=replayed)
             return output, replayed
     going = True
     while going:
@@ -61,11 +69,12 @@ def serve(
         head = model.head(row, rule.temperature)
         index = len(output)
         token = draw_live(head, lambda row=row: row, rule, uniform(seed, len(prompt) + index - 1))  # type: ignore[misc]
-        going = take(token)
+        output.append(token)
+        going = goes_on()
         if cache is not None:
             cache.record(request, index, pack(head.trimmed(0.01)) if len(head.ids) else None)
     if cache is not None:
-        cache.write_back(request, output)
+        cache.write_back(request, output, ended=True, replayed=replayed)
     return output, replayed
 
 
@@ -126,10 +135,10 @@ def test_a_flush_forgets_and_disowns_requests_in_flight() -> None:
     rule = SamplingRule.of(0.7, ALL, 1.0, 0.0)
     serve(model, cache, [1], rule, 1, 5)
     in_flight = CachedRequest("m", rule, 2, [9])
-    cache.replay(in_flight, lambda token: True)
+    cache.begin(in_flight)
     cache.record(in_flight, 0, pack(model.head(model.row([9]), rule.temperature)))
     cache.flush()
-    cache.write_back(in_flight, [5])
+    cache.write_back(in_flight, [5], ended=True, replayed=0)
     assert len(cache.trie) == 0
     assert cache.trie.nbytes == 0
 

@@ -1,0 +1,132 @@
+"""How a replayed request chooses its next token (the ``replay`` field of a request's tag).
+
+``stepwise`` draws every token anew from its kept distribution, exactly as the model's sampler would (paper, Algorithm
+1).  ``hotspot`` keeps the tokens of an earlier output where the model was sure (paper, section 6.2; approximate).
+``distinct`` draws without replacement: no two outputs of a state are alike (ours).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from hive.logits_cache.distinct import DistinctSample, Drawn
+from hive.logits_cache.hotspot import HotspotRule, row_uncertainty, select
+from hive.logits_cache.sampling import SamplingRule, draw, uniform
+from hive.logits_cache.trie import Node
+
+
+class Policy(Protocol):
+    """One request's choices along its way through the trie."""
+
+    def prepare(self, node: Node, limit: int) -> int:
+        """Look ahead from ``node`` before a token is chosen there, at ``limit`` nodes at most.
+
+        Returns the number of nodes looked at; ``limit`` says that there may be more to do.
+        """
+
+    def draw(self, node: Node) -> int | None:
+        """The next token, or None where the kept head does not decide it."""
+
+    def advance(self) -> None:
+        """The token drawn last was taken."""
+
+
+class Stepwise:
+    """One uniform number per step, inverse CDF over the kept head."""
+
+    def __init__(self, rule: SamplingRule, seed: int, position: int) -> None:
+        """``position`` is the index of the last token of the state that replay enters at."""
+        self._rule, self._seed, self._position = rule, seed, position
+
+    def prepare(self, node: Node, limit: int) -> int:
+        return 0
+
+    def draw(self, node: Node) -> int | None:
+        return draw(node.head, self._rule, uniform(self._seed, self._position))
+
+    def advance(self) -> None:
+        self._position += 1
+
+
+class Prefetched:
+    """Takes tokens that were drawn ahead of the request, and goes on step-wise after them."""
+
+    def __init__(self, tokens: list[int], stepwise: Stepwise) -> None:
+        self._tokens, self._stepwise = iter(tokens), stepwise
+
+    def prepare(self, node: Node, limit: int) -> int:
+        return 0
+
+    def draw(self, node: Node) -> int | None:
+        token = next(self._tokens, None)
+        return self._stepwise.draw(node) if token is None else token
+
+    def advance(self) -> None:
+        self._stepwise.advance()
+
+
+class Hotspot:
+    """Keeps the first output that was written back here, except at its hotspots."""
+
+    def __init__(self, rule: SamplingRule, seed: int, position: int, policy: HotspotRule) -> None:
+        self._rule, self._policy = rule, policy
+        self._stepwise = Stepwise(rule, seed, position)
+        self._ahead: list[Node] = []
+        self._scanned = False
+        self._on_path: set[int] = set()
+        self._hot: set[int] = set()
+
+    def prepare(self, node: Node, limit: int) -> int:
+        if self._scanned:
+            if id(node) in self._on_path:
+                return 0
+            # A resampled token led to another branch that is known, too: follow that one from here.
+            self._ahead, self._scanned = [], False
+        done = 0
+        last = self._ahead[-1] if self._ahead else None
+        following: Node | None = node if last is None else next(iter(last.children), None)
+        while following is not None and done < limit:
+            if following.uncertainty is None:
+                following.uncertainty = row_uncertainty(following.head, self._rule.temperature)
+            self._ahead.append(following)
+            done += 1
+            following = next(iter(following.children), None)
+        if following is None:
+            self._finish_scan()
+            return min(done, max(limit - 1, 0))
+        return done
+
+    def _finish_scan(self) -> None:
+        chosen = select([node.uncertainty or 0.0 for node in self._ahead], self._policy)
+        self._on_path = {id(node) for node in self._ahead}
+        self._hot = {id(node) for node, hot in zip(self._ahead, chosen.tolist(), strict=True) if hot}
+        self._scanned = True
+
+    def draw(self, node: Node) -> int | None:
+        cached = next(iter(node.children), None)
+        if cached is None or id(node) in self._hot:
+            return self._stepwise.draw(node)
+        return cached.token
+
+    def advance(self) -> None:
+        self._stepwise.advance()
+
+
+class Distinct:
+    """Leaves out what earlier samples of the state used up."""
+
+    def __init__(self, sample: DistinctSample, seed: int, position: int) -> None:
+        self._sample, self._seed, self._position = sample, seed, position
+        self._drawn: Drawn | None = None
+
+    def prepare(self, node: Node, limit: int) -> int:
+        return 0
+
+    def draw(self, node: Node) -> int | None:
+        self._drawn = self._sample.draw(node.head, uniform(self._seed, self._position))
+        return None if self._drawn is None else self._drawn.token
+
+    def advance(self) -> None:
+        assert self._drawn is not None
+        self._sample.advance(*self._drawn)
+        self._position += 1
