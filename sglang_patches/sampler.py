@@ -13,9 +13,8 @@ On a CPU the draw is :func:`~hive.logits_cache.sampling.draw_live` itself, over 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -57,38 +56,35 @@ class SampledRows(Protocol):
 
 
 class DeviceRows:
-    """What the twin sampler left on the device, on its way to the host."""
+    """What the twin sampler left on the device, on its way to the host in two copies."""
 
     def __init__(self, drawn: DrawnRows) -> None:
-        self._drawn = drawn
-        self._arrays: dict[str, NDArray[Any]] | None = None
+        self._size = drawn.ids.shape[1]
+        self._heads = torch.cat((drawn.ids, drawn.logits.view(torch.int32)), dim=1)
+        columns = (drawn.sizes, drawn.supports, drawn.temperatures, drawn.normalisers, drawn.probabilities)
+        self._scalars = torch.stack([column.double() for column in columns], dim=1)
+        self._on_host: tuple[NDArray[np.int32], NDArray[np.float64]] | None = None
 
     def to_host(self, copy: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        self._drawn = DrawnRows(*(copy(getattr(self._drawn, item.name)) for item in fields(DrawnRows)))
+        self._heads, self._scalars = copy(self._heads), copy(self._scalars)
 
     def packed(self, index: int) -> bytes | None:
-        rows = self._on_host()
-        size = int(rows["sizes"][index])
+        heads, scalars = self._arrays()
+        size, support, temperature, normaliser, _ = scalars[index].tolist()
+        size = int(size)
         if size == 0:
             return None
-        head = Head(
-            rows["ids"][index, :size],
-            rows["logits"][index, :size],
-            int(rows["supports"][index]),
-            {float(rows["temperatures"][index]): float(rows["normalisers"][index])},
-        )
-        return pack(head)
+        logits = heads[index, self._size : self._size + size].view(np.float32)
+        return pack(Head(heads[index, :size], logits, int(support), {temperature: normaliser}))
 
     def probability(self, index: int) -> float:
-        return float(self._on_host()["probabilities"][index])
+        return float(self._arrays()[1][index, 4])
 
-    def _on_host(self) -> dict[str, NDArray[Any]]:
+    def _arrays(self) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Waits for the device if the rows are still there."""
-        if self._arrays is None:
-            self._arrays = {
-                item.name: getattr(self._drawn, item.name).cpu().numpy() for item in fields(DrawnRows)
-            }
-        return self._arrays
+        if self._on_host is None:
+            self._on_host = self._heads.cpu().numpy(), self._scalars.cpu().numpy()
+        return self._on_host
 
 
 class HostRows:
@@ -119,6 +115,7 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         args = HiveServerArgs.from_environment()
+        self._recording = args.logits_cache
         self._head_size = args.head_size
         self._min_probability = args.min_probability
 
@@ -138,7 +135,8 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
         logits = self._preprocess_logits(logits_output.next_token_logits, sampling_info)
         draw = self._draw_on_device if logits.is_cuda else self._draw_on_host
         chosen, rows = draw(logits, sampling_info, positions)
-        setattr(logits_output, ROWS_ATTRIBUTE, rows)
+        if self._recording:
+            setattr(logits_output, ROWS_ATTRIBUTE, rows)
 
         if any(sampling_info.return_sampling_masks or []):
             self._attach_masks(logits_output, logits, sampling_info, chosen)
