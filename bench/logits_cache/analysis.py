@@ -7,7 +7,7 @@ other tokens, the baseline's time is corrected by the difference in tokens times
 **Ideal** is (prefill + n * step) / (prefill + (1 - hit ratio) * n * step): replay that costs nothing.  Prefill and
 step are measured in the baseline, prefill for each request (time to first token less one step, so that a cold prompt
 counts as cold), step over the whole block.  Both ratios are of sums over the requests, so the hit ratio is the one
-over all their tokens.
+over all their tokens.  A request that is served wholly from the cache saves its prefill, too: more than this ideal.
 """
 
 from __future__ import annotations
@@ -111,6 +111,16 @@ def figures(arm: Samples, base: Samples, stock: Samples | None, keys: Collection
 def counted(arm: Samples) -> list[Key]:
     """The requests that the model had a part in: those served wholly from the cache say nothing of its speed."""
     return [key for key, timing in arm.items() if not timing.served_whole]
+
+
+def share_same(arm: Samples, base: Samples) -> float:
+    """Share of the requests whose output in ``arm`` is token for token the one in ``base``."""
+    return fmean(timing.output == base[key].output for key, timing in arm.items())
+
+
+def share_distinct(arm: Samples) -> float:
+    """Different outputs of each state, over all outputs: 1 when no two samples of a state are alike."""
+    return len({(state, timing.output) for (state, _), timing in arm.items()}) / len(arm)
 
 
 def _mean(values: Sequence[float]) -> float | None:

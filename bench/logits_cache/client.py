@@ -51,6 +51,7 @@ class Client:
         started = time.perf_counter()
         first = 0.0
         meta: dict[str, Any] = {}
+        output: list[int] = []
         async with self._http.stream("POST", "/generate", json=body) as answer:
             if answer.status_code != 200:
                 raise BenchError(f"HTTP {answer.status_code}: {(await answer.aread()).decode()[:500]}")
@@ -61,7 +62,8 @@ class Client:
                 if "error" in chunk:
                     raise BenchError(f"the stream broke off: {str(chunk['error'])[:500]}")
                 first = first or time.perf_counter() - started
-                meta = chunk["meta_info"]
+                # Each chunk repeats what came before it.
+                meta, output = chunk["meta_info"], chunk["output_ids"]
         if meta.get("finish_reason") is None:
             raise BenchError("the stream ended before the answer was complete")
         return Timing(
@@ -69,6 +71,7 @@ class Client:
             ttft_s=first,
             tokens=meta["completion_tokens"],
             replayed=meta.get("hive", {}).get("tokens_replayed", 0),
+            output=tuple(output),
         )
 
     async def top_logprobs(

@@ -125,22 +125,26 @@ def templates(
     tokens: int,
     has_text: bool,
 ) -> list[Block]:
-    """Every block of a run, still without states and samples.  ``tokens`` is the length of long outputs."""
-    blocks: list[Block] = []
-    for concurrency in concurrencies:
-        if "resample" in workloads:
-            blocks += [Block("resample", t, concurrency, tokens, 0, 0) for t in temperatures]
-        # Speed-up against entropy is asked of the lightest load only.
-        if "sharpened" in workloads and concurrency == min(concurrencies):
-            blocks += [
-                Block("sharpened", SHARPENED_FROM / s, concurrency, tokens, 0, 0, sharpness=s)
-                for s in sharpnesses
-            ]
-        if "search" in workloads:
-            thought = THOUGHT_TOKENS if has_text else RANDOM_THOUGHT_TOKENS
-            blocks += [
-                Block("search", t, concurrency, thought, 0, 0, grammar=grammar)
-                for grammar in ((False, True) if has_text else (False,))
-                for t in temperatures
-            ]
-    return blocks
+    """Every block of a run, still without states and samples, the ones that matter most first.
+
+    ``tokens`` is the length of long outputs.
+    """
+    least = min(concurrencies)
+    resample = [Block("resample", t, c, tokens, 0, 0) for c in concurrencies for t in temperatures]
+    search = [
+        Block("search", t, c, THOUGHT_TOKENS if has_text else RANDOM_THOUGHT_TOKENS, 0, 0, grammar=grammar)
+        for c in concurrencies
+        for grammar in ((False, True) if has_text else (False,))
+        for t in temperatures
+    ]
+    # Speed-up against entropy is asked of the lightest load only.
+    sharpened = [
+        Block("sharpened", SHARPENED_FROM / s, least, tokens, 0, 0, sharpness=s) for s in sharpnesses
+    ]
+    ordered = [
+        *(block for block in resample if block.concurrency == least),
+        *search,
+        *sharpened,
+        *(block for block in resample if block.concurrency > least),
+    ]
+    return [block for block in ordered if block.workload in workloads]

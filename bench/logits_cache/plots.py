@@ -11,6 +11,7 @@ mpl.use("Agg")
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
 
 from bench.logits_cache.arms import ARM_NAMES, REPLAYING
 from bench.logits_cache.report import PAPER_SPEEDUPS, POPULATIONS, Row, entropy_points
@@ -63,7 +64,7 @@ def _draw_by_temperature(
             axis.axhline(line, color="black", linewidth=0.8, linestyle=":")
         axis.set_xlabel("temperature")
     axes[0][0].set_ylabel(label)
-    axes[0][-1].legend(fontsize=8)
+    axes[0][-1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.tight_layout()
     figure.savefig(path, dpi=150)
     plt.close(figure)
@@ -104,6 +105,8 @@ def _draw_by_entropy(rows: Sequence[Row], path: Path) -> None:
     for speedup in PAPER_SPEEDUPS:
         axis.axhline(speedup, color="black", linewidth=0.8, linestyle=":")
     axis.set_yscale("log")
+    for formatter in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+        formatter(FuncFormatter(lambda value, _place: f"{value:g}"))
     axis.set_xlabel("mean entropy of the next token's distribution (nats)")
     axis.set_ylabel("speed-up over replay off")
     axis.legend(fontsize=8)

@@ -8,7 +8,16 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel
 from rich.table import Table
 
-from bench.logits_cache.analysis import Crossing, Figures, Overhead, counted, crossing, figures
+from bench.logits_cache.analysis import (
+    Crossing,
+    Figures,
+    Overhead,
+    counted,
+    crossing,
+    figures,
+    share_distinct,
+    share_same,
+)
 from bench.logits_cache.arms import REPLAYING, ArmName
 from bench.logits_cache.micro import MicroResult
 from bench.logits_cache.run import BlockResult
@@ -59,6 +68,11 @@ class Row(BaseModel):
     """How far the true mean may be off for want of the distributions' tails."""
     entropy_model_mean: float | None
     """Nats, of the model's own distributions at temperature 1; known for temperatures 0 and 1 only."""
+    same_as_off: float
+    """Share of the outputs that are, token for token, those with replay off: an engine's rounding depends on what
+    else is in its batch, so it may fall short of 1 without the cache's doing, and other samplers differ anyway."""
+    distinct_outputs: float
+    """Different outputs of each state over all outputs: 1 when no two samples of a state are alike."""
     wall_speedup: float
     """Time of the whole block with replay off over its time here."""
     resamples: Figures
@@ -82,8 +96,8 @@ class Report(BaseModel):
     machine: dict[str, Any]
     seconds: float
     """Of the whole run, servers' starts included."""
-    arms_left_out: dict[str, str]
-    """Why an arm was not measured."""
+    left_out: dict[str, str]
+    """Arms and blocks that were not measured, and why."""
     rows: list[Row]
     memory_bytes_per_token: float | None
     """Bytes of the Logits Cache over states kept, at the ends of all turns of the step-wise arm."""
@@ -127,6 +141,8 @@ def rows_of(result: BlockResult) -> list[Row]:
                 entropy_mean=0.0 if greedy else middle,
                 entropy_half_width=result.entropy.half_width if result.entropy else None,
                 entropy_model_mean=middle if block.temperature in (0, 1) else None,
+                same_as_off=share_same(samples, base),
+                distinct_outputs=share_distinct(samples),
                 wall_speedup=result.wall_s["off"] / result.wall_s[arm],
                 resamples=figures(samples, base, stock, [key for key in keys if key[1] > 0]),
                 all_requests=everything,
@@ -168,7 +184,7 @@ def table(rows: Sequence[Row]) -> Table:
         result.add_column(heading)
     headings = (
         *("states x samples", "hit", "excl.", "tok/s", "p50", "speed-up", "median"),
-        *("all", "wall", "vs stock", "of ideal", "entropy"),
+        *("all", "wall", "vs stock", "of ideal", "= off", "distinct", "entropy"),
     )
     for heading in headings:
         result.add_column(heading, justify="right")
@@ -194,6 +210,8 @@ def table(rows: Sequence[Row]) -> Table:
             _number(row.wall_speedup, ".2f"),
             _number(row.speedup_vs_stock_mean, ".2f"),
             _number(row.achieved_over_ideal, ".2f"),
+            f"{row.same_as_off:.0%}",
+            f"{row.distinct_outputs:.0%}",
             _number(row.entropy_mean, ".2f"),
         )
     return result
@@ -221,7 +239,7 @@ def summary_lines(report: Report) -> list[str]:
         where = item.crossing
         entropy = "" if where.entropy is None else f" at {where.entropy:.2f} nats"
         lines.append(f"{item.arm} ({item.population}) {where.speedup:g}x: {where.kind}{entropy}")
-    lines += [f"{arm} left out: {reason}" for arm, reason in report.arms_left_out.items()]
+    lines += [f"{what} left out: {reason}" for what, reason in report.left_out.items()]
     return lines
 
 

@@ -17,6 +17,8 @@ class Timing:
     """Output tokens, replayed ones included."""
     replayed: int
     """Output tokens that the Logits Cache served."""
+    output: tuple[int, ...] = ()
+    """The output's token ids."""
 
     @property
     def tps(self) -> float:

@@ -109,14 +109,17 @@ class Session:
         )
         extents = [self._extent(block, arms, prompts) for block in blocks]
         parts = [
-            Part(least_seconds(settings.overhead_tokens, speeds[concurrency]), OVERHEAD_WEIGHT)
+            Part(
+                least_seconds(settings.overhead_tokens, speeds[concurrency]),
+                OVERHEAD_WEIGHT,
+                optional=concurrency > min(at_once),
+            )
             for concurrency in at_once
         ] + [
             Part(
                 state_seconds(block, extent, extent.samples_least, speeds[block.concurrency]),
                 WEIGHTS[block.workload],
-                # One request at a time is what all else is compared with.
-                optional=block.concurrency > min(settings.concurrencies),
+                optional=block.workload == "sharpened" or block.concurrency > min(settings.concurrencies),
             )
             for block, extent in zip(blocks, extents, strict=True)
         ]
@@ -124,17 +127,26 @@ class Session:
         chosen = affordable(parts, left)
         clock = Clock(settings.deadline, [part for part, taken in zip(parts, chosen, strict=True) if taken])
         used = 0
-        for concurrency in at_once:
-            used = await self._overhead(arms, prompts, concurrency, clock.next(), used)
-        for turn, (block, extent) in enumerate(zip(blocks, extents, strict=True)):
-            number = len(at_once) + turn
+        for number, concurrency in enumerate(at_once):
             if chosen[number]:
-                await self._block(block, extent, arms, prompts, speeds[block.concurrency], clock.next(), turn)
+                used = await self._overhead(arms, prompts, concurrency, clock.next(), used)
             else:
-                self.left_out[block.label] = (
-                    f"takes {parts[number].least_s:.0f} s at the least, and time is short"
-                )
-                self.console.print(f"{block.label}: left out, {self.left_out[block.label]}")
+                self._leave_out(f"record overhead, concurrency {concurrency}", parts[number])
+        for number, (block, extent) in enumerate(zip(blocks, extents, strict=True), len(at_once)):
+            part = parts[number]
+            if chosen[number]:
+                seconds = clock.next()
+                # The machine may have become slower than it was when the plan was made.
+                late = settings.deadline is not None and settings.deadline - time.monotonic() < part.least_s
+                if not late or block is blocks[0]:
+                    speed = speeds[block.concurrency]
+                    await self._block(block, extent, arms, prompts, speed, seconds, number)
+                    continue
+            self._leave_out(block.label, part)
+
+    def _leave_out(self, what: str, part: Part) -> None:
+        self.left_out[what] = f"it takes {part.least_s:.0f} s at the least, and time is short"
+        self.console.print(f"{what} left out: {self.left_out[what]}")
 
     def _extent(self, block: Block, arms: dict[ArmName, Arm], prompts: Prompts) -> Extent:
         settings = self.settings
@@ -241,7 +253,7 @@ class Session:
             model=self.settings.model,
             machine=machine(),
             seconds=round(time.monotonic() - self.began, 1),
-            arms_left_out=self.left_out,
+            left_out=self.left_out,
             rows=rows,
             memory_bytes_per_token=kept_bytes / nodes if nodes else None,
             replay_tokens_per_s=next(

@@ -17,6 +17,8 @@ from bench.logits_cache.analysis import (
     ideal_speedup,
     mean_interval,
     overhead,
+    share_distinct,
+    share_same,
     speedups,
     step_seconds,
 )
@@ -83,6 +85,16 @@ def test_what_was_served_wholly_from_the_cache_is_not_counted() -> None:
         ("t", 0): Timing(0.01, 0.01, 0, 0),
     }
     assert counted(arm) == [FIRST, ("t", 0)]
+
+
+def test_shares_of_equal_outputs() -> None:
+    def outputs(*texts: str) -> dict[Key, Timing]:
+        return {("s", i): Timing(1.0, 1.0, 1, 0, tuple(map(ord, text))) for i, text in enumerate(texts)}
+
+    assert share_same(outputs("a", "b", "c", "c"), outputs("a", "b", "c", "d")) == 0.75
+    assert share_distinct(outputs("a", "b", "c", "c")) == 0.75
+    two_states = {**outputs("a"), ("t", 0): outputs("a")["s", 0]}
+    assert share_distinct(two_states) == 1.0
 
 
 def test_figures() -> None:

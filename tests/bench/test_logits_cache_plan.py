@@ -78,6 +78,8 @@ def test_templates() -> None:
     assert len([kind for kind in kinds if kind[0] == "resample"]) == 4
     assert len([kind for kind in kinds if kind[0] == "search"]) == 8
     assert all(b.max_tokens == 100 for b in blocks if b.workload != "search")
+    assert kinds[:2] == [("resample", 1, 0.0, False), ("resample", 1, 0.7, False)]
+    assert [workload for workload, *_ in kinds[-2:]] == ["resample", "resample"]
     without_text = templates(["search"], [0.7], [1], [], 100, False)
     assert [b.grammar for b in without_text] == [False]
 
