@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import httpx
 from rich.console import Console
 
 from bench.logits_cache.client import BenchError
@@ -108,8 +109,22 @@ def settings_of(options: argparse.Namespace, began: float, model: str, vocabular
         search_samples=options.search_samples,
         tokens=options.tokens or (100 if quick else 500),
         overhead_tokens=options.overhead_tokens or (32 if quick else 200),
+        began=began,
         deadline=None if minutes is None else began + 60 * minutes - RESERVE_S,
     )
+
+
+def served_model(url: str) -> str:
+    """What a server calls its model, less the folder.
+
+    Raises:
+        BenchError: when nobody answers there.
+    """
+    try:
+        answer = httpx.get(f"{url}/model_info", timeout=30, trust_env=False).raise_for_status()
+    except httpx.HTTPError as error:
+        raise BenchError(f"{url} does not answer as an SGLang server: {error}") from None
+    return Path(answer.json()["model_path"]).name
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -120,15 +135,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("--ngram needs a GPU: SGLang's speculative decoding does not run on a CPU")
     # In a file the table shall have the room that it needs.
     console = Console(width=None if sys.stdout.isatty() else 180)
-    model: Path = options.model_path or ensure_embedded_model()
     prompts: Prompts
     if options.random_prompts:
         vocabulary = options.random_prompts
         prompts = random_prompts(vocabulary, options.states)
     else:
-        vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
-        prompts = game24_prompts(model, options.states)
-    session = Session(settings_of(options, began, model.name, vocabulary), console)
+        folder = options.model_path or ensure_embedded_model()
+        vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
+        prompts = game24_prompts(folder, options.states)
     urls = {
         kind: url
         for kind, url in (
@@ -145,10 +159,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         with contextlib.ExitStack() as stack:
             if missing:
                 console.print(f"starting {' and '.join(missing)}")
+                model = options.model_path or ensure_embedded_model()
                 urls |= stack.enter_context(started(missing, model, options.flags, on_cpu()))
+            session = Session(settings_of(options, began, served_model(urls["hive"]), vocabulary), console)
             asyncio.run(session.run(urls, prompts))
-    except* (BenchError, ServerDied) as errors:
-        raise SystemExit("\n".join(f"bench: {error}" for error in errors.exceptions)) from None
+    except* (BenchError, ServerDied, httpx.HTTPError) as errors:
+        raise SystemExit(
+            "\n".join(f"bench: {str(error) or repr(error)}" for error in errors.exceptions)
+        ) from None
     report = session.write()
     console.print(table(report.rows))
     for line in summary_lines(report):

@@ -104,7 +104,7 @@ class Report(BaseModel):
     replay_tokens_per_s: float | None
     """One core, without an engine, at a vocabulary of 152k and temperature 0.7."""
     replay_tokens_per_s_server: float | None
-    """The same by the server's own clock, lookups included, with this model."""
+    """The same by the server's own clock in all turns of the step-wise arm, with this model."""
     record_overhead: float | None
     """Share of stock SGLang's decode speed lost while recording, at the highest concurrency measured."""
     record_overhead_details: list[Overhead]

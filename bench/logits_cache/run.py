@@ -25,12 +25,12 @@ CALIBRATION_TOKENS = 12
 
 @dataclass
 class CacheCounters:
-    """What the Hive server's cache did over all turns of its arms."""
+    """What the Hive server's cache did over all turns of the step-wise arm."""
 
     tokens_replayed: int = 0
     replay_seconds: float = 0.0
     nodes: int = 0
-    """States kept at the end of a step-wise turn, summed over turns: each begins with an empty cache."""
+    """States kept at the end of a turn, summed over turns: each begins with an empty cache."""
     bytes: int = 0
 
 
@@ -65,7 +65,8 @@ async def run_block(block: Block, arms: Sequence[Arm], prompts: Prompts, turn: i
 async def _turn(arm: Arm, block: Block, states: Sequence[State], has_text: bool, result: BlockResult) -> None:
     """One arm's turn: places in flight take states from a queue and sample each of them in order."""
     await arm.client.flush()
-    before = await _counters(arm.client) if arm.is_hive else None
+    # Of the policies that share a server, one is counted: distinct samples also remember what they took.
+    before = await _counters(arm.client) if arm.name == "stepwise" else None
     waiting = iter(states)
 
     async def place() -> None:
@@ -86,10 +87,8 @@ async def _turn(arm: Arm, block: Block, states: Sequence[State], has_text: bool,
         after = await _counters(arm.client)
         result.cache.tokens_replayed += after.tokens_replayed - before.tokens_replayed
         result.cache.replay_seconds += after.replay_seconds - before.replay_seconds
-        if arm.name == "stepwise":
-            # Distinct samples remember more than distributions.
-            result.cache.nodes += after.nodes
-            result.cache.bytes += after.bytes
+        result.cache.nodes += after.nodes
+        result.cache.bytes += after.bytes
 
 
 async def _counters(client: Client) -> CacheCounters:

@@ -60,6 +60,8 @@ class Settings:
     search_samples: int
     tokens: int
     overhead_tokens: int
+    began: float
+    """``time.monotonic()`` at the start of the run."""
     deadline: float | None
     """``time.monotonic()`` when everything ought to be measured; None for no limit."""
 
@@ -70,7 +72,6 @@ class Session:
     def __init__(self, settings: Settings, console: Console) -> None:
         self.settings = settings
         self.console = console
-        self.began = time.monotonic()
         self.results: list[BlockResult] = []
         self.overheads: list[Overhead] = []
         self.micro: list[MicroResult] = []
@@ -252,7 +253,7 @@ class Session:
             versions=versions(),
             model=self.settings.model,
             machine=machine(),
-            seconds=round(time.monotonic() - self.began, 1),
+            seconds=round(time.monotonic() - self.settings.began, 1),
             left_out=self.left_out,
             rows=rows,
             memory_bytes_per_token=kept_bytes / nodes if nodes else None,
