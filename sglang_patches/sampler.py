@@ -59,10 +59,7 @@ class DeviceRows:
     """What the twin sampler left on the device, on its way to the host in two copies."""
 
     def __init__(self, drawn: DrawnRows) -> None:
-        self._size = drawn.ids.shape[1]
-        self._heads = torch.cat((drawn.ids, drawn.logits.view(torch.int32)), dim=1)
-        columns = (drawn.sizes, drawn.supports, drawn.temperatures, drawn.normalisers, drawn.probabilities)
-        self._scalars = torch.stack([column.double() for column in columns], dim=1)
+        self._heads, self._scalars = drawn.heads, drawn.scalars
         self._on_host: tuple[NDArray[np.int32], NDArray[np.float64]] | None = None
 
     def to_host(self, copy: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -70,12 +67,12 @@ class DeviceRows:
 
     def packed(self, index: int) -> bytes | None:
         heads, scalars = self._arrays()
-        size, support, temperature, normaliser, _ = scalars[index].tolist()
-        size = int(size)
+        worth, support, temperature, normaliser, _ = scalars[index].tolist()
+        size = int(worth)
         if size == 0:
             return None
-        logits = heads[index, self._size : self._size + size].view(np.float32)
-        return pack(Head(heads[index, :size], logits, int(support), {temperature: normaliser}))
+        ids, logits = heads[index, 0, :size], heads[index, 1, :size].view(np.float32)
+        return pack(Head(ids, logits, int(support), {temperature: normaliser}))
 
     def probability(self, index: int) -> float:
         return float(self._arrays()[1][index, 4])

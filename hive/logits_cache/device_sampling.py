@@ -1,11 +1,13 @@
-"""The sampler's twin for accelerators: whole batches, torch operations only, no wait for the device.
+"""The sampler's twin for accelerators: whole batches, and no wait for the device.
 
 Order, weights, truncations and random numbers are those of :mod:`hive.logits_cache.sampling`; the tail's weights are
 float32 and sums are added up in another order.  Inside the head, where replay draws too, a draw can therefore differ
 from replay's only where the uniform number lies within about 1e-15 of the boundary between two tokens.
 
 Nothing here sorts a row of the vocabulary: the head is selected by top-k (FlashInfer's where it is installed), and a
-draw beyond it is found in two steps, first among the sums of blocks of the tail, then inside one block.
+draw beyond it is found in two steps, first among the sums of blocks of the tail, then inside one block.  On CUDA two
+Triton kernels do this (:mod:`hive.logits_cache.triton_sampling`); the torch operations below are their reference, and
+serve what the kernels do not: whole rows as heads, and samples without replacement.
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ import importlib
 import importlib.util
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any
 
 import torch
 
 from hive.logits_cache.head import MIN_PROBABILITY, MIN_TOKENS
+
+LARGEST_KERNEL_HEAD = 1024
+"""Largest head that the kernels sort."""
 
 CHUNK = 256
 """Rows that are drawn together: each holds some 16 bytes per vocabulary entry for the moment."""
@@ -40,24 +44,19 @@ class Truncations:
     min_p: bool = True
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class DrawnRows:
-    """Drawn tokens (int32, ``[batch]``) and what they were drawn from.
+    """Drawn tokens (int32, ``[batch]``) and what they were drawn from, in few tensors so that few copies move it.
 
-    ``ids`` (int32) and ``logits`` (float32) are each row's most likely tokens in sampling order, ``[batch, k]``, of
-    which the first ``sizes`` (int64, ``[batch]``) are worth keeping.  ``supports`` (int64), ``normalisers`` (float64)
-    and ``temperatures`` are ``[batch]``, as in :class:`hive.logits_cache.head.Head`.  ``probabilities`` (float64,
-    ``[batch]``) are those of the drawn tokens under their rules.
+    ``heads`` (int32, ``[batch, 2, k]``) are each row's most likely tokens in sampling order: their ids, and the bits
+    of their float32 logits.  ``scalars`` (float64, ``[batch, 5]``) has a row's number of tokens that are worth
+    keeping; its support, temperature and normaliser as in :class:`hive.logits_cache.head.Head`; and the drawn
+    token's probability under its rule.
     """
 
     tokens: torch.Tensor
-    ids: torch.Tensor
-    logits: torch.Tensor
-    sizes: torch.Tensor
-    supports: torch.Tensor
-    normalisers: torch.Tensor
-    temperatures: torch.Tensor
-    probabilities: torch.Tensor
+    heads: torch.Tensor
+    scalars: torch.Tensor
 
 
 def draw_rows(
@@ -81,6 +80,14 @@ def draw_rows(
     NaN, or every token forbidden) give a token, and stop nobody; so does greedy sampling from more equal maxima
     than a head holds.
     """
+    if logits.is_cuda and remaining is None and head_size <= LARGEST_KERNEL_HEAD and _installed("triton"):
+        from hive.logits_cache import triton_sampling
+
+        values, ids = _top(logits, min(head_size, logits.shape[1]))
+        rules = (temperatures, top_ks, top_ps, min_ps)
+        return DrawnRows(
+            *triton_sampling.draw_rows(logits, values, ids, *rules, seeds, positions, min_probability)
+        )
     uniforms = uniform_rows(seeds, positions)
     parts = [
         _draw(
@@ -117,7 +124,7 @@ def _draw(
     rows = torch.nan_to_num(
         logits.float(), nan=-torch.inf, posinf=torch.finfo(torch.float32).max, neginf=-torch.inf
     )
-    values, ids = _top(rows, min(head_size, rows.shape[1]))
+    values, ids = _in_order(*_top(rows, min(head_size, rows.shape[1])))
     supports = (rows > -torch.inf).sum(dim=-1)
     # Top-k picks arbitrarily among tokens tied with its last one: unless it has all tokens, those are tail.
     in_head = (values > values[:, -1:]) | (supports <= values.shape[1])[:, None] & (values > -torch.inf)
@@ -150,7 +157,7 @@ def _draw(
         inside = inside | (in_head & (head < min_ps.double()[:, None])).any(dim=-1, keepdim=True)
         tail = torch.where(tail >= min_ps[:, None], tail, 0.0)
     if whole is not None:
-        tail = _cut(tail, whole, top_ks, top_ps, truncations)
+        tail = _cut(tail, whole, top_ks, top_ps)
     tail = torch.where(inside, 0.0, tail)
     last = kept.sum(dim=-1, keepdim=True).clamp(min=1) - 1
 
@@ -169,28 +176,34 @@ def _draw(
     tail_token, tail_weight = _draw_tail(tail, block_sums, target - kept_mass)
     token = torch.where(beyond, tail_token, ids.gather(1, index).long())
     weight = torch.where(beyond, tail_weight, head.gather(1, index))
+    worth = torch.minimum(sizes, (head >= min_probability * normalisers).sum(dim=-1).clamp(min=MIN_TOKENS))
+    columns = (worth, supports, temperatures, normalisers.view(-1), (weight / total_kept).view(-1))
     return DrawnRows(
-        tokens=token.view(-1).to(torch.int32),
-        ids=ids,
-        logits=values,
-        sizes=torch.minimum(sizes, (head >= min_probability * normalisers).sum(dim=-1).clamp(min=MIN_TOKENS)),
-        supports=supports,
-        normalisers=normalisers.view(-1),
-        temperatures=temperatures,
-        probabilities=(weight / total_kept).view(-1),
+        token.view(-1).to(torch.int32),
+        torch.stack((ids, values.view(torch.int32)), dim=1),
+        torch.stack([column.double() for column in columns], dim=1),
     )
 
 
 def _top(rows: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ``size`` largest entries of each row (float32) and their places (int32), in sampling order."""
-    flashinfer = _flashinfer() if rows.is_cuda and size < rows.shape[1] else None
-    values, ids = flashinfer.top_k(rows, size) if flashinfer else rows.topk(size, dim=-1, sorted=False)
-    # One sort of integers orders by value, descending, and by id, ascending: floats of either sign compare like
-    # integers once the negative ones' bits are flipped. Adding zero makes -0.0 equal to 0.0.
+    """The ``size`` largest entries of each row (float) and their places, in any order."""
+    if rows.is_cuda and size < rows.shape[1] and _installed("flashinfer"):
+        values, ids = importlib.import_module("flashinfer").top_k(rows, size)
+    else:
+        values, ids = rows.topk(size, dim=-1, sorted=False)
+    return values.float(), ids.to(torch.int32)
+
+
+def _in_order(values: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Entries (float32, int32) by value, descending, and by id, ascending.
+
+    One sort of integers does it: floats of either sign compare like integers once the negative ones' bits are
+    flipped.  Adding zero makes -0.0 equal to 0.0.
+    """
     bits = (values + 0.0).view(torch.int32).long()
     ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     keys, places = ((ordered << 32) | (0x7FFFFFFF - ids.long())).sort(dim=-1, descending=True)
-    return values.gather(1, places), (0x7FFFFFFF - (keys & 0x7FFFFFFF)).to(torch.int32)
+    return values.gather(1, places) + 0.0, (0x7FFFFFFF - (keys & 0x7FFFFFFF)).to(torch.int32)
 
 
 def _cut(
@@ -198,24 +211,14 @@ def _cut(
     whole: torch.Tensor,
     top_ks: torch.Tensor,
     top_ps: torch.Tensor,
-    truncations: Truncations,
 ) -> torch.Tensor:
     """The tail without what top-k and top-p cut off the ``whole`` weights; ties with the last kept one stay."""
-    flashinfer = _flashinfer() if whole.is_cuda else None
     vocabulary = whole.shape[1]
-    if flashinfer is not None:
-        probabilities = whole / whole.sum(dim=-1, keepdim=True)
-        keep = torch.ones_like(whole, dtype=torch.bool)
-        if truncations.top_k:
-            keep &= flashinfer.top_k_renorm_probs(probabilities, top_ks.clamp(1, vocabulary)) > 0
-        if truncations.top_p:
-            keep &= flashinfer.top_p_renorm_probs(probabilities, top_ps) > 0
-    else:
-        ordered = whole.double().sort(dim=-1, descending=True).values
-        starts = ordered.cumsum(dim=-1) - ordered
-        limit = torch.where(top_ps < 1.0, top_ps.double() * ordered.sum(dim=-1), torch.inf)
-        count = (starts <= limit[:, None]).sum(dim=-1).minimum(top_ks).clamp(1, vocabulary)
-        keep = whole.double() >= ordered.gather(1, count.long()[:, None] - 1)
+    ordered = whole.double().sort(dim=-1, descending=True).values
+    starts = ordered.cumsum(dim=-1) - ordered
+    limit = torch.where(top_ps < 1.0, top_ps.double() * ordered.sum(dim=-1), torch.inf)
+    count = (starts <= limit[:, None]).sum(dim=-1).minimum(top_ks).clamp(1, vocabulary)
+    keep = whole.double() >= ordered.gather(1, count.long()[:, None] - 1)
     tail[:, :vocabulary] *= keep
     return tail
 
@@ -241,11 +244,9 @@ def _draw_tail(
 
 
 @cache
-def _flashinfer() -> Any:
-    """FlashInfer's kernels, if installed: SGLang brings them along on a GPU."""
-    if importlib.util.find_spec("flashinfer") is None:
-        return None
-    return importlib.import_module("flashinfer")
+def _installed(package: str) -> bool:
+    """Whether an optional package is there: SGLang brings FlashInfer and Triton along on a GPU."""
+    return importlib.util.find_spec(package) is not None
 
 
 def uniform_rows(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

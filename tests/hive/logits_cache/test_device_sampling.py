@@ -62,11 +62,11 @@ def test_tokens_are_those_of_the_scalar_sampler(
             assert token == draw_row(rows[i], rule, u, 8)
             row = rows[i]
             expected = probability(cut, lambda row=row: row, rule, token)  # type: ignore[misc]
-            assert abs(float(drawn.probabilities[i]) - expected) < 1e-6
-        assert drawn.ids[i].tolist()[: len(cut.ids)] == cut.ids.tolist()
-        assert drawn.sizes[i] == len(cut.trimmed().ids)
-        assert drawn.supports[i] == whole.support
-        assert abs(float(drawn.normalisers[i]) / whole.normalisers[rule.temperature] - 1) < 1e-6
+            assert abs(float(drawn.scalars[i, 4]) - expected) < 1e-6
+        assert drawn.heads[i, 0].tolist()[: len(cut.ids)] == cut.ids.tolist()
+        assert drawn.scalars[i, 0] == len(cut.trimmed().ids)
+        assert drawn.scalars[i, 1] == whole.support
+        assert abs(float(drawn.scalars[i, 3]) / whole.normalisers[rule.temperature] - 1) < 1e-6
 
 
 @settings(max_examples=100, deadline=None)
