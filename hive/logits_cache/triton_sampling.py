@@ -16,6 +16,9 @@ from hive.logits_cache.head import MIN_TOKENS
 BLOCK = 1024
 """Tokens of the tail that are summed up together."""
 
+WIDE = 8192
+"""Tokens looked at in one step of a pass over a whole row."""
+
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)
 _MIX_2 = tl.constexpr(0x94D049BB133111EB)
@@ -68,7 +71,7 @@ def _tail_sums(
 def _draw(
     logits, row_stride, top_values, top_ids, temperatures, top_ks, top_ps, min_ps, seeds, positions, sums, counts,
     tokens, heads, scalars, min_probability, vocabulary, blocks, K: tl.constexpr, PADDED: tl.constexpr,
-    MIN_TOKENS: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+    MIN_TOKENS: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Draw the token of one row.
 
@@ -120,7 +123,7 @@ def _draw(
     cut_off = tl.sum((in_head & (likely == 0)).to(tl.int32), 0)
     inside = (tl.minimum(support, top_k) <= size) | (mass > limit) | (cut_off > 0)
 
-    least = float("-inf")
+    least = tl.full((), float("-inf"), tl.float32)
     if inside:
         block_sums = tl.zeros_like(block_sums)
     else:
@@ -130,24 +133,36 @@ def _draw(
             low = tl.full((), -0x7F800001, tl.int64)
             high = _ordered(last).to(tl.int64)
             if (top_p < 1.0) | (top_k < support):
+                # Three tries in each pass over the row; what fails moves the lower end, what holds the upper one.
                 while low < high:
-                    middle = (low + high) >> 1
-                    above_mass, above = mass, size.to(tl.int64)
-                    for block in range(blocks):
-                        at = block * BLOCK + tl.arange(0, BLOCK)
+                    step = (high - low) >> 2
+                    try_1, try_2, try_3 = low + step, low + 2 * step, low + 3 * step
+                    mass_1, mass_2, mass_3 = mass, mass, mass
+                    count_1, count_2, count_3 = size.to(tl.int64), size.to(tl.int64), size.to(tl.int64)
+                    for start in range(0, vocabulary, WIDE):
+                        at = start + tl.arange(0, WIDE)
                         x = tl.load(logits + row * row_stride + at, mask=at < vocabulary, other=float("-inf"))
                         x = _clean(x.to(tl.float32))
-                        over = (x <= last) & (x > float("-inf")) & (_ordered(x).to(tl.int64) > middle)
-                        above_mass += tl.sum(tl.where(over, tl.exp((x - first) / heat), 0.0), 0).to(
-                            tl.float64
-                        )
-                        above += tl.sum(over.to(tl.int64), 0)
-                    if (above_mass <= limit) & (above < top_k):
-                        high = middle
+                        code = tl.where((x <= last) & (x > float("-inf")), _ordered(x).to(tl.int64), low)
+                        w = tl.exp((x - first) / heat)
+                        mass_1 += tl.sum(tl.where(code > try_1, w, 0.0), 0).to(tl.float64)
+                        mass_2 += tl.sum(tl.where(code > try_2, w, 0.0), 0).to(tl.float64)
+                        mass_3 += tl.sum(tl.where(code > try_3, w, 0.0), 0).to(tl.float64)
+                        count_1 += tl.sum((code > try_1).to(tl.int32), 0)
+                        count_2 += tl.sum((code > try_2).to(tl.int32), 0)
+                        count_3 += tl.sum((code > try_3).to(tl.int32), 0)
+                    if (mass_1 <= limit) & (count_1 < top_k):
+                        high = try_1
+                    elif (mass_2 <= limit) & (count_2 < top_k):
+                        low, high = try_1 + 1, try_2
+                    elif (mass_3 <= limit) & (count_3 < top_k):
+                        low, high = try_2 + 1, try_3
                     else:
-                        low = middle + 1
-                bits = high.to(tl.int32)
-                least = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.float32, bitcast=True)
+                        low = try_3 + 1
+                found_code = high.to(tl.int32)
+                least = tl.where(found_code < 0, found_code ^ 0x7FFFFFFF, found_code).to(
+                    tl.float32, bitcast=True
+                )
             for block in range(blocks):
                 at = block * BLOCK + tl.arange(0, BLOCK)
                 x = tl.load(logits + row * row_stride + at, mask=at < vocabulary, other=float("-inf"))
@@ -228,6 +243,6 @@ def draw_rows(
     _draw[(batch,)](
         logits, logits.stride(0), top_values, top_ids, temperatures, top_ks, top_ps, min_ps, seeds, positions, sums,
         counts, tokens, heads, scalars, min_probability, vocabulary, blocks, k, padded, MIN_TOKENS,
-        triton.next_power_of_2(blocks), BLOCK, num_warps=8,
+        triton.next_power_of_2(blocks), BLOCK, WIDE, num_warps=8,
     )  # fmt: skip
     return tokens, heads, scalars

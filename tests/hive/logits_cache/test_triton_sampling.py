@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ import torch
 from hive.logits_cache import triton_sampling
 from hive.logits_cache.device_sampling import draw_rows
 
-triton_sampling.BLOCK = 64
+triton_sampling.BLOCK, triton_sampling.WIDE = 64, 128
 rng = np.random.default_rng(1)
 everything = 1 << 30
 for round_number in range(40):
@@ -46,10 +47,32 @@ for round_number in range(40):
 """
 
 
+COMPILE = """
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from hive.logits_cache import triton_sampling
+
+TYPES = {
+    "logits": "*fp32", "top_values": "*fp32", "top_ids": "*i32", "temperatures": "*fp32", "top_ks": "*i32",
+    "top_ps": "*fp32", "min_ps": "*fp32", "seeds": "*i64", "positions": "*i64", "sums": "*fp32", "counts": "*i32",
+    "tokens": "*i32", "heads": "*i32", "scalars": "*fp64", "min_probability": "fp32",
+}
+SIZES = {"K": 512, "PADDED": 512, "MIN_TOKENS": 20, "BLOCKS": 256, "BLOCK": 1024, "WIDE": 8192}
+for kernel in (triton_sampling._tail_sums, triton_sampling._draw):
+    names = kernel.arg_names
+    types = {name: "constexpr" if name in SIZES else TYPES.get(name, "i32") for name in names}
+    source = ASTSource(kernel, types, {name: SIZES[name] for name in names if name in SIZES})
+    assert compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8}).asm["ptx"]
+"""
+
+
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-def test_the_kernels_draw_what_the_torch_reference_draws() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+@pytest.mark.parametrize(("script", "interpret"), [(SCRIPT, "1"), (COMPILE, "0")], ids=["draw", "compile"])
+def test_the_kernels_compile_and_draw_what_the_torch_reference_draws(
+    script: str, interpret: str, tmp_path: Path
+) -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": interpret, "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
