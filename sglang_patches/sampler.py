@@ -223,13 +223,17 @@ def top_heads(logits: torch.Tensor, temperatures: torch.Tensor, size: int) -> li
         torch.nan_to_num_(logits, nan=-torch.inf, posinf=torch.finfo(logits.dtype).max, neginf=-torch.inf)
         logits[logits.amax(dim=-1) == -torch.inf] = 0.0
         values, ids = logits.topk(size, dim=-1, sorted=False)
-    weights = torch.exp((logits - values.amax(dim=-1, keepdim=True)) / temperatures[:, None])
+    first, heat = values.amax(dim=-1, keepdim=True), temperatures[:, None]
+    weights = torch.exp((logits - first) / heat)
+    # The head's weights in float64, as draws from it add them up; float32 is good enough for the tail.
+    tails = weights.sum(dim=-1, dtype=torch.float64) - weights.gather(1, ids).sum(dim=-1, dtype=torch.float64)
+    heads = torch.exp((values.double() - first.double()) / heat.double()).sum(dim=-1)
     columns = zip(
         ids.numpy(),
         values.float().numpy(),
         (logits > -torch.inf).sum(dim=-1).tolist(),
         temperatures.tolist(),
-        weights.sum(dim=-1, dtype=torch.float64).tolist(),
+        (heads + tails.clamp(min=0.0)).tolist(),
         strict=True,
     )
     return [

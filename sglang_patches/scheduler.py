@@ -109,8 +109,7 @@ def around_process_batch_result(
             cache.record(attached.cached, length, rows.packed(i))  # type: ignore[union-attr]
             sample = attached.cached.sample  # type: ignore[union-attr]
             if sample is not None:
-                probability = max(rows.probability(i), LEAST_PROBABILITY)  # type: ignore[union-attr]
-                sample.advance(req.output_ids[-1], probability)
+                sample.advance(req.output_ids[-1], _probability(rows, i))  # type: ignore[arg-type]
         if req.finished() and not was_finished:
             ended = not isinstance(req.finished_reason, FINISH_ABORT)
             replay.depart(self, req, ended=ended)
@@ -139,6 +138,12 @@ def _say_probabilities(batch: ScheduleBatch, result: Any, rows: SampledRows) -> 
         )
         said[REPEATS_KEY][i] = sample.repeats
     result.logits_output.customized_info = {**(result.logits_output.customized_info or {}), **said}
+
+
+def _probability(rows: SampledRows, index: int) -> float:
+    """Of a drawn token, in (0, 1] even where the row is broken."""
+    probability = rows.probability(index)
+    return min(probability, 1.0) if probability > LEAST_PROBABILITY else LEAST_PROBABILITY
 
 
 def around_get_next_batch_to_run(

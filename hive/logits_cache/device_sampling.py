@@ -164,8 +164,11 @@ def _draw(
     chosen = torch.where(kept, head, 0.0)
     total_kept = chosen.sum(dim=-1, keepdim=True) + tail.double().sum(dim=-1, keepdim=True)
     if remaining is not None:
-        chosen = chosen * remaining.gather(1, ids.long())
-        tail[:, : rows.shape[1]] *= remaining
+        left, left_of_tail = chosen * remaining.gather(1, ids.long()), tail.clone()
+        left_of_tail[:, : rows.shape[1]] *= remaining
+        # With nothing left, any sample repeats one: draw as if for the first time.
+        any_left = (left.sum(dim=-1, keepdim=True) + left_of_tail.sum(dim=-1, keepdim=True)) > 0.0
+        chosen, tail = torch.where(any_left, left, chosen), torch.where(any_left, left_of_tail, tail)
         sums = chosen.cumsum(dim=-1)
     kept_mass = sums.gather(1, last)
     block_sums = tail.view(-1, blocks, BLOCK).sum(dim=-1).double().cumsum(dim=-1)

@@ -17,6 +17,8 @@ from hive.logits_cache.head import Head
 
 _HEADER = struct.Struct("<BBHIII")
 """Flags, number of normalisers, number of long steps, tokens, support, first logit or vocabulary."""
+_NORMALISER = struct.Struct("<fd")
+"""Temperature and sum."""
 _WIDE = 1
 """Ids have a third byte."""
 _FLOAT32 = 2
@@ -32,10 +34,7 @@ def pack(head: Head) -> bytes:
     size = len(head.ids)
     bits = np.ascontiguousarray(head.logits, dtype=np.float32).view(np.uint32)
     as_bf16 = not (bits & 0xFFFF).any()
-    normalisers = (
-        np.fromiter(head.normalisers.keys(), "<f4").tobytes()
-        + np.fromiter(head.normalisers.values(), "<f8").tobytes()
-    )
+    normalisers = b"".join(_NORMALISER.pack(*pair) for pair in head.normalisers.items())
     last = int(head.ids.max()) if size else 0
     if size > _MAX_STEPS or 2 * size > last + 1 > 4096:
         row = np.full(last + 1, -np.inf, dtype=np.float32)
@@ -57,7 +56,8 @@ def pack(head: Head) -> bytes:
     elif size:
         ordinals = _ordinals((bits >> 16).astype(np.uint16))
         first = int(ordinals[0])
-        steps = ordinals[:-1] - ordinals[1:]
+        steps = np.zeros(size, np.int64)
+        steps[1:] = ordinals[:-1] - ordinals[1:]
         (places,) = np.nonzero(steps >= _ESCAPE)
         if len(places):
             long_steps = len(places)
@@ -73,12 +73,8 @@ def pack(head: Head) -> bytes:
 def unpack(packed: bytes) -> Head:
     """The head behind the bytes."""
     flags, temperatures, long_steps, size, support, first = _HEADER.unpack_from(packed)
-    at = _HEADER.size
-    keys = np.frombuffer(packed, "<f4", temperatures, at)
-    at += 4 * temperatures
-    values = np.frombuffer(packed, "<f8", temperatures, at)
-    at += 8 * temperatures
-    normalisers = dict(zip(keys.tolist(), values.tolist(), strict=True))
+    at = _HEADER.size + _NORMALISER.size * temperatures
+    normalisers = dict(_NORMALISER.iter_unpack(packed[_HEADER.size : at]))
     if flags & _DENSE:
         if flags & _FLOAT32:
             row = np.frombuffer(packed, "<f4", first, at)
@@ -94,13 +90,13 @@ def unpack(packed: bytes) -> Head:
         at += size
     if flags & _FLOAT32:
         return Head(ids, np.frombuffer(packed, "<f4", size, at), support, normalisers)
-    steps = np.zeros(size, np.int64)
     exceptions = np.frombuffer(packed, _LONG_STEP, long_steps, at)
     at += _LONG_STEP.itemsize * long_steps
-    if size:
-        steps[1:] = np.frombuffer(packed, "<u1", size - 1, at)
-        steps[exceptions["place"].astype(np.int64) + 1] = exceptions["step"]
-    return Head(ids, _logits(first - np.cumsum(steps)), support, normalisers)
+    steps = np.frombuffer(packed, "<u1", size, at)
+    if long_steps:
+        steps = steps.astype(np.int64)
+        steps[exceptions["place"]] = exceptions["step"]
+    return Head(ids, _logits(first - steps.cumsum(dtype=np.int64)), support, normalisers)
 
 
 def _ordinals(bf16: NDArray[np.uint16]) -> NDArray[np.int64]:
@@ -110,6 +106,9 @@ def _ordinals(bf16: NDArray[np.uint16]) -> NDArray[np.int64]:
 
 
 def _logits(ordinals: NDArray[np.int64]) -> NDArray[np.float32]:
-    """The inverse of :func:`_ordinals`, as float32."""
+    """The inverse of :func:`_ordinals` for descending numbers, as float32."""
+    if len(ordinals) and ordinals[-1] & 0x8000:
+        # None is negative, as is the rule.
+        return ((ordinals & 0x7FFF).astype(np.uint32) << 16).view(np.float32)
     bits = np.where(ordinals & 0x8000, ordinals & 0x7FFF, 0xFFFF - ordinals)
     return (bits.astype(np.uint32) << 16).view(np.float32)

@@ -7,12 +7,23 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Protocol
 
 from hive.logits_cache.distinct import DistinctSample, Drawn
 from hive.logits_cache.hotspot import HotspotRule, row_uncertainty, select
-from hive.logits_cache.sampling import SamplingRule, draw, uniform
+from hive.logits_cache.packing import unpack
+from hive.logits_cache.sampling import DrawTable, SamplingRule, uniform
 from hive.logits_cache.trie import Node
+
+LARGEST_CACHED_ROW = 4096
+"""Bytes of a row whose table is kept: whole rows would fill the memory."""
+
+
+@lru_cache(maxsize=1024)
+def _table(row: bytes, rule: SamplingRule) -> DrawTable:
+    """States are resampled again and again: the second draw from a row costs a tenth of the first."""
+    return DrawTable(unpack(row), rule)
 
 
 class Policy(Protocol):
@@ -42,7 +53,10 @@ class Stepwise:
         return 0
 
     def draw(self, node: Node) -> int | None:
-        return draw(node.head, self._rule, uniform(self._seed, self._position))
+        u = uniform(self._seed, self._position)
+        if len(node.row) > LARGEST_CACHED_ROW:
+            return DrawTable(node.head, self._rule).draw(u)
+        return _table(node.row, self._rule).draw(u)
 
     def advance(self) -> None:
         self._position += 1
@@ -86,8 +100,9 @@ class Hotspot:
         last = self._ahead[-1] if self._ahead else None
         following: Node | None = node if last is None else next(iter(last.children), None)
         while following is not None and done < limit:
-            if following.uncertainty is None:
-                following.uncertainty = row_uncertainty(following.head, self._rule.temperature)
+            known, temperature = following.uncertainty, self._rule.temperature
+            if known is None or known[0] != temperature:
+                following.uncertainty = temperature, row_uncertainty(following.head, temperature)
             self._ahead.append(following)
             done += 1
             following = next(iter(following.children), None)
@@ -97,7 +112,9 @@ class Hotspot:
         return done
 
     def _finish_scan(self) -> None:
-        chosen = select([node.uncertainty or 0.0 for node in self._ahead], self._policy)
+        chosen = select(
+            [node.uncertainty[1] if node.uncertainty else 0.0 for node in self._ahead], self._policy
+        )
         self._on_path = {id(node) for node in self._ahead}
         self._hot = {id(node) for node, hot in zip(self._ahead, chosen.tolist(), strict=True) if hot}
         self._scanned = True

@@ -74,42 +74,62 @@ class SamplingRule:
         return self.top_k <= 1
 
 
+class DrawTable:
+    """All that a draw from one head under one rule needs, worked out once for any number of draws."""
+
+    __slots__ = ("_cases", "_first", "_ids", "_size")
+
+    def __init__(self, head: Head, rule: SamplingRule) -> None:
+        self._ids, self._size = head.ids, len(head.ids)
+        self._first = int(head.ids[0]) if rule.greedy and self._size else None
+        # Cumulative weights to search, what scales u to them, and whether the kept tokens end inside the head.
+        self._cases: list[tuple[NDArray[np.float64], float, bool]] = []
+        if rule.greedy or not self._size:
+            return
+        weights = head.weights(rule.temperature)
+        cumulative = np.cumsum(weights)
+        # The drawn index grows with the normaliser, so agreement at both bounds decides it in between.
+        for normaliser in dict.fromkeys(head.normaliser_bounds(rule.temperature, weights)):
+            self._cases += _cases(head, weights, cumulative, rule, normaliser)
+
+    def draw(self, u: float) -> int | None:
+        """See :func:`draw`."""
+        if self._first is not None:
+            return self._first
+        found = -1
+        for cumulative, scale, ends in self._cases:
+            index = int(cumulative.searchsorted(u * scale, side="right"))
+            if ends:
+                index = min(index, len(cumulative) - 1)
+            elif index == self._size:
+                return None
+            if found not in (-1, index):
+                return None
+            found = index
+        return None if found < 0 else int(self._ids[found])
+
+
 def draw(head: Head, rule: SamplingRule, u: float) -> int | None:
     """The token that ``u`` selects from the row behind ``head``; None when the head does not decide it.
 
     Every answer is the one the whole row would give.  A complete head always answers.
     """
-    if len(head.ids) == 0:
-        return None
-    if rule.greedy:
-        return int(head.ids[0])
-    weights = head.weights(rule.temperature)
-    cumulative = np.cumsum(weights)
-    low, high = head.normaliser_bounds(rule.temperature, weights)
-    index = _index(head, weights, cumulative, rule, u, low)
-    # The drawn index grows with the normaliser, so agreement at both bounds decides it in between.
-    if index is None or (high != low and index != _index(head, weights, cumulative, rule, u, high)):
-        return None
-    return int(head.ids[index])
+    return DrawTable(head, rule).draw(u)
 
 
-def _index(
+def _cases(
     head: Head,
     weights: NDArray[np.float64],
     cumulative: NDArray[np.float64],
     rule: SamplingRule,
-    u: float,
     normaliser: float,
-) -> int | None:
-    """The drawn position in the head if the row's weights add up to ``normaliser``; None if beyond or undecided."""
+) -> list[tuple[NDArray[np.float64], float, bool]]:
+    """What a draw has to agree on if the row's weights add up to ``normaliser``."""
     n = len(weights)
-    kept = n
+    kept = min(n, rule.top_k)
     inside = head.complete or rule.top_k <= n
-    if rule.top_k < n:
-        kept = rule.top_k
     if rule.top_p < 1.0:
-        starts = cumulative - weights
-        nucleus = int(np.searchsorted(starts, rule.top_p * normaliser, side="right"))
+        nucleus = int(np.searchsorted(cumulative - weights, rule.top_p * normaliser, side="right"))
         inside = inside or nucleus < n or cumulative[-1] > rule.top_p * normaliser
         kept = min(kept, nucleus)
     if rule.min_p > 0.0:
@@ -117,16 +137,12 @@ def _index(
         inside = inside or likely < n
         kept = min(kept, likely)
     if inside:
-        mass = float(cumulative[kept - 1])
-        return min(int(np.searchsorted(cumulative[:kept], u * mass, side="right")), kept - 1)
+        return [(cumulative[:kept], float(cumulative[kept - 1]), True)]
+    whole = (cumulative, normaliser, False)
     if rule.top_k < head.support or rule.truncates:
         # The cut lies in the tail: the kept mass is known only to lie between the head's and the whole.
-        first = int(np.searchsorted(cumulative, u * float(cumulative[-1]), side="right"))
-        if first != int(np.searchsorted(cumulative, u * normaliser, side="right")):
-            return None
-        return first if first < n else None
-    index = int(np.searchsorted(cumulative, u * normaliser, side="right"))
-    return index if index < n else None
+        return [(cumulative, float(cumulative[-1]), False), whole]
+    return [whole]
 
 
 def draw_live(

@@ -55,8 +55,8 @@ class Node:
     parent: Node | None
     token: int
     """The token that led here from ``parent``."""
-    uncertainty: float | None = None
-    """Cached by the hotspot policy, see :func:`hive.logits_cache.hotspot.row_uncertainty`."""
+    uncertainty: tuple[float, float] | None = None
+    """A temperature and :func:`hive.logits_cache.hotspot.row_uncertainty` there, cached by the hotspot policy."""
     _children: Node | dict[int, Node] | None = None
     # Nearly every node has one child, and a dict for it would cost as much as a row.
 
