@@ -25,7 +25,7 @@ from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from hive.logits_cache.device_sampling import DrawnRows, Truncations, draw_rows
 from hive.logits_cache.head import Head
-from hive.logits_cache.packing import pack
+from hive.logits_cache.packing import pack, pack_rows
 from hive.logits_cache.sampling import SamplingRule, draw_live, probability, uniform
 from hive.server_args import HiveServerArgs
 
@@ -61,18 +61,20 @@ class DeviceRows:
     def __init__(self, drawn: DrawnRows) -> None:
         self._heads, self._scalars = drawn.heads, drawn.scalars
         self._on_host: tuple[NDArray[np.int32], NDArray[np.float64]] | None = None
+        self._packed: list[bytes | None] | None = None
 
     def to_host(self, copy: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._heads, self._scalars = copy(self._heads), copy(self._scalars)
 
     def packed(self, index: int) -> bytes | None:
-        heads, scalars = self._arrays()
-        worth, support, temperature, normaliser, _ = scalars[index].tolist()
-        size = int(worth)
-        if size == 0:
-            return None
-        ids, logits = heads[index, 0, :size], heads[index, 1, :size].view(np.float32)
-        return pack(Head(ids, logits, int(support), {temperature: normaliser}))
+        if self._packed is None:
+            heads, scalars = self._arrays()
+            rows = [
+                (int(size), int(support), temperature, normaliser)
+                for size, support, temperature, normaliser, _ in scalars.tolist()
+            ]
+            self._packed = pack_rows(heads[:, 0], heads[:, 1].view(np.float32), rows)
+        return self._packed[index]
 
     def probability(self, index: int) -> float:
         return float(self._arrays()[1][index, 4])

@@ -9,6 +9,7 @@ laid out by token id instead, so that ids cost nothing.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +69,41 @@ def pack(head: Head) -> bytes:
         parts.append(steps.astype("<u1").tobytes())
     parts[0] = _HEADER.pack(flags, len(head.normalisers), long_steps, size, head.support, first)
     return b"".join(parts)
+
+
+def pack_rows(
+    ids: NDArray[np.int32], logits: NDArray[np.float32], scalars: Sequence[tuple[int, int, float, float]]
+) -> list[bytes | None]:
+    """Many heads at once: the work per row is a fifth of :func:`pack`'s.
+
+    ``ids`` and ``logits`` are ``[batch, k]``; ``scalars`` are each row's size, support, temperature and normaliser.
+    An empty head gives None.
+    """
+    sizes = np.array([size for size, *_ in scalars])
+    used = np.arange(ids.shape[1]) < sizes[:, None]
+    bits = logits.view(np.uint32)
+    ordinals = _ordinals((bits >> 16).astype(np.uint16))
+    steps = np.zeros_like(ordinals)
+    steps[:, 1:] = ordinals[:, :-1] - ordinals[:, 1:]
+    special = (used & ((steps >= _ESCAPE) | ((bits & 0xFFFF) != 0))).any(axis=1).tolist()
+    highest = np.where(used, ids, 0).max(axis=1).tolist()
+    firsts = ordinals[:, 0].tolist()
+    low, high, short = ids.astype("<u2"), (ids >> 16).astype("<u1"), steps.astype("<u1")
+    packed: list[bytes | None] = []
+    for i, (size, support, temperature, normaliser) in enumerate(scalars):
+        if size == 0:
+            packed.append(None)
+        elif special[i] or 2 * size > highest[i] + 1:
+            packed.append(pack(Head(ids[i, :size], logits[i, :size], support, {temperature: normaliser})))
+        else:
+            wide = highest[i] >= 2**16
+            header = _HEADER.pack(_WIDE if wide else 0, 1, 0, size, support, firsts[i])
+            parts = [header, _NORMALISER.pack(temperature, normaliser), low[i, :size].tobytes()]
+            if wide:
+                parts.append(high[i, :size].tobytes())
+            parts.append(short[i, :size].tobytes())
+            packed.append(b"".join(parts))
+    return packed
 
 
 def unpack(packed: bytes) -> Head:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hive.logits_cache.head import Head
-from hive.logits_cache.packing import pack, unpack
+from hive.logits_cache.packing import pack, pack_rows, unpack
 
 
 def bf16(values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -71,3 +71,24 @@ def test_a_bf16_head_of_a_large_vocabulary_takes_four_bytes_a_token() -> None:
     logits = bf16(-np.sort(-rng.normal(size=300).astype(np.float32) * 3 - 20))
     head = Head(rng.permutation(151_936)[:300].astype(np.int32), logits, 151_936, {1.0: 3.0})
     assert len(pack(head)) < 4 * 300 + 60
+
+
+@given(st.lists(values, min_size=1, max_size=4), st.booleans(), st.sampled_from([1, 2_000_000]), st.data())
+def test_many_rows_are_packed_as_one_is(
+    rows: list[list[float]], coarse: bool, spread: int, data: st.DataObject
+) -> None:
+    k = 80
+    ids, logits = np.zeros((len(rows), k), np.int32), np.full((len(rows), k), -np.inf, np.float32)
+    heads, scalars = [], []
+    for i, numbers in enumerate(rows):
+        row = np.array(numbers, dtype=np.float32)
+        row = bf16(row) if coarse else row
+        places = np.arange(len(row)) * max(1, spread // k)
+        head = Head.select(places, row, int((row > -np.inf).sum()), {0.5: 2.0})
+        size = data.draw(st.integers(0, len(head.ids)))
+        ids[i, : len(head.ids)], logits[i, : len(head.ids)] = head.ids, head.logits
+        heads.append(Head(head.ids[:size], head.logits[:size], head.support, head.normalisers))
+        scalars.append((size, head.support, 0.5, 2.0))
+    for packed, head in zip(pack_rows(ids, logits, scalars), heads, strict=True):
+        assert (packed is None) == (len(head.ids) == 0)
+        assert packed is None or same(unpack(packed), head)
