@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import importlib.util
 import json
 import sys
 import time
@@ -20,7 +21,6 @@ from rich.console import Console
 
 from bench.logits_cache.client import BenchError
 from bench.logits_cache.machine import public_command
-from bench.logits_cache.plots import write_plots
 from bench.logits_cache.report import summary_lines, table
 from bench.logits_cache.servers import started
 from bench.logits_cache.session import Session, Settings
@@ -171,8 +171,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     console.print(table(report.rows))
     for line in summary_lines(report):
         console.print(line, highlight=False)
-    for path in write_plots(report.rows, options.plots or options.json.parent, options.json.stem):
-        console.print(f"plot: {path}", highlight=False)
+    if importlib.util.find_spec("matplotlib") is None:
+        console.print("no plots: matplotlib is not installed (it comes with hive\\[bench])")
+    else:
+        from bench.logits_cache.plots import write_plots
+
+        for path in write_plots(report.rows, options.plots or options.json.parent, options.json.stem):
+            console.print(f"plot: {path}", highlight=False)
     console.print(f"report: {options.json} ({report.seconds:.0f} s)", highlight=False)
 
 
