@@ -6,6 +6,7 @@ Sequentially in float32 the output with the cache must be token for token the ou
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -243,6 +244,22 @@ def test_samples_of_a_seeded_request_differ_and_repeat(exact: ReplayClient) -> N
             exact.generate(alone, replay).assert_same(other)
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="under overlap scheduling SGLang leaves a token out of the counts when a prefill comes between two steps",
+)
+def test_penalties_do_not_depend_on_other_requests(exact: ReplayClient) -> None:
+    params = {"sampling_seed": 1, "max_new_tokens": 16, "ignore_eos": True, "frequency_penalty": 2.0}
+    ask = Ask(PROMPTS[2], params, {"return_logprob": True, "stream": True})
+    alone, again = (exact.generate(ask, "off") for _ in range(2))
+    again.assert_same(alone)
+    with ThreadPoolExecutor() as pool:
+        beside = pool.submit(exact.generate, ask, "off")
+        while not beside.done():
+            exact.generate(Ask(PROMPTS[0], {"max_new_tokens": 1}), "off")
+    beside.result().assert_same(alone)
+
+
 def test_requests_without_a_seed_differ_and_samples_of_a_state_repeat(exact: ReplayClient) -> None:
     ask = Ask(PROMPTS[1], {"temperature": 1.0, "max_new_tokens": 12, "n": 2})
     unseeded = [answer for _ in range(2) for answer in exact.samples(ask)]
@@ -280,11 +297,11 @@ def test_prompts_shorter_and_longer_than_a_cached_path(exact: ReplayClient) -> N
     after = exact.generate(beyond)
     after.assert_same(exact.generate(beyond, "off"))
     assert after.replayed == 0
-    # Both paths are one now: a longer output of the short prompt crosses them.
+    # A longer output of the short prompt ties both paths together.
     longer = replace(short, params={**short.params, "max_new_tokens": 24})
-    whole = exact.generate(longer)
-    whole.assert_same(exact.generate(longer, "off"))
-    assert (whole.ids, whole.replayed) == (plain.ids + after.ids, 24)
+    tied, whole = (exact.generate(longer) for _ in range(2))
+    assert tied.ids == whole.ids == plain.ids + after.ids
+    assert (tied.replayed, whole.replayed) == (12, 24)
 
 
 def test_tenants_share_no_rows(exact: ReplayClient) -> None:

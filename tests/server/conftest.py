@@ -1,0 +1,24 @@
+"""Servers that several modules of tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from hive.server_process import ServerProcess
+from tests.server.replay_client import KEY, ReplayClient
+
+
+@pytest.fixture(scope="session")
+def exact_server(launch_server: Callable[..., ServerProcess]) -> ServerProcess:
+    """A server in float32, guarded by a key: one request at a time, its outputs are a pure function of the request."""
+    return launch_server("--dtype", "float32", "--api-key", KEY)
+
+
+@pytest.fixture(scope="module")
+def exact(exact_server: ServerProcess) -> Iterator[ReplayClient]:
+    """A client of it."""
+    client = ReplayClient(exact_server.url)
+    yield client
+    client.http.close()
