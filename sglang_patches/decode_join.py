@@ -61,9 +61,11 @@ def _join(scheduler: Scheduler, running_batch: ScheduleBatch) -> ScheduleBatch:
 
 
 def _supported(scheduler: Scheduler) -> bool:
-    """What the hand-over path was tried with: one flat KV pool, no data-parallel attention, no pipeline."""
+    """What the hand-over path was tried with: one flat KV pool, no data-parallel attention, no pipeline, no queue
+    with priorities that a join would pass by."""
     return not (
-        scheduler.is_hybrid_swa
+        scheduler.enable_priority_scheduling
+        or scheduler.is_hybrid_swa
         or scheduler.is_hybrid_ssm
         or scheduler.require_mlp_sync
         or scheduler.enable_hisparse

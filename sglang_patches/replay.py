@@ -31,6 +31,12 @@ SLICE = 24
 """Steps of one replay between two batches: some 0.7 ms on one core.  A number of steps and no time, because all
 tensor-parallel ranks must stop at the same token."""
 
+BEGINNINGS = 8
+"""Held samples that begin in one loop, at the most."""
+
+DRAWING = 1024
+"""Distinct samples in flight above which those that the engine dropped are looked for, though nobody waits."""
+
 
 def begin(scheduler: Scheduler, req: Req) -> None:
     """Look a request up and replay its first slice."""
@@ -39,29 +45,56 @@ def begin(scheduler: Scheduler, req: Req) -> None:
     assert state.cache is not None
     assert attached.cached is not None
     attached.replay = state.cache.begin(attached.cached)
+    if attached.cached.sample is not None:
+        state.drawing.append(req)
     if not _slice(scheduler, req):
         state.replaying.append(req)
 
 
 def advance(scheduler: Scheduler) -> None:
-    """Give every replay in progress a slice; with none, replay the next samples of known states ahead."""
+    """Give every replay in progress a slice, and let held samples begin whose turn it is."""
     state: SchedulerState = scheduler.hive
     if state.replaying:
-        # Whoever finishes may let a held sample begin, which is then appended.
         replaying, state.replaying = state.replaying, []
         state.replaying += [req for req in replaying if not _slice(scheduler, req)]
-    elif state.cache is not None and state.cache.prefetching:
-        state.cache.prefetch(SLICE)
+    if state.held or len(state.drawing) > DRAWING:
+        _release_held(scheduler)
 
 
-def release_held(scheduler: Scheduler) -> None:
-    """Begin the distinct samples whose turn it is, in the order they came."""
+def prefetch(scheduler: Scheduler) -> bool:
+    """With nothing else to do, replay next samples ahead of their requests; whether there was something to do."""
+    cache = scheduler.hive.cache
+    if cache is None or not cache.prefetching:
+        return False
+    cache.prefetch(SLICE)
+    return True
+
+
+def _release_held(scheduler: Scheduler) -> None:
+    """Begin held samples in the order they came, a few in each loop."""
     state: SchedulerState = scheduler.hive
     assert state.cache is not None
-    for req in list(state.held):
+    for req in [req for req in state.drawing if not _is_alive(scheduler, req)]:
+        # The engine has many ways to drop a request; none of them may block its state for good.
+        depart(scheduler, req, ended=False)
+    ready = [req for req in state.held if not state.cache.must_wait(req.hive.cached)]
+    for req in ready[:BEGINNINGS]:
+        # An earlier one of these may have taken the turn.
         if not state.cache.must_wait(req.hive.cached):
             state.held.remove(req)
             begin(scheduler, req)
+
+
+def _is_alive(scheduler: Scheduler, req: Req) -> bool:
+    if scheduler.server_args.pp_size > 1:
+        return True  # micro-batches in flight are not ours to look through
+    batches = [scheduler.running_batch, scheduler.last_batch]
+    batches += [batch for batch, _ in getattr(scheduler, "result_queue", ())]
+    return (
+        req is scheduler.chunked_req
+        or any(req is other for other in (*scheduler.waiting_queue, *scheduler.hive.replaying))
+        or any(req is other for batch in batches if batch is not None for other in batch.reqs)
+    )
 
 
 def abort(scheduler: Scheduler, recv_req: AbortReq) -> None:
@@ -69,13 +102,17 @@ def abort(scheduler: Scheduler, recv_req: AbortReq) -> None:
     from sglang.srt.managers.io_struct import AbortReq
 
     state: SchedulerState = scheduler.hive
-    for req in [*state.replaying, *state.held]:
-        if recv_req.abort_all or req.rid.startswith(recv_req.rid):
-            for queue in (state.replaying, state.held):
-                if req in queue:
-                    queue.remove(req)
-            scheduler.ipc_channels.send_to_tokenizer.send_output(AbortReq(rid=req.rid), req)
-            depart(scheduler, req, ended=False)
+    gone = [
+        req
+        for req in (*state.replaying, *state.held)
+        if recv_req.abort_all or req.rid.startswith(recv_req.rid)
+    ]
+    for req in gone:
+        for queue in (state.replaying, state.held):
+            if req in queue:
+                queue.remove(req)
+        scheduler.ipc_channels.send_to_tokenizer.send_output(AbortReq(rid=req.rid), req)
+        depart(scheduler, req, ended=False)
 
 
 def depart(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
@@ -85,12 +122,15 @@ def depart(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
     """
     state: SchedulerState = scheduler.hive
     attached: RequestState = req.hive
+    if attached.departed:
+        return
+    attached.departed = True
     if attached.cached is not None and state.cache is not None:
+        if attached.cached.sample is not None:
+            state.drawing.remove(req)
         state.cache.write_back(attached.cached, req.output_ids, ended=ended, replayed=attached.arrived_with)
         # Req is part of a reference cycle: what hangs on it would wait for the garbage collector.
         attached.cached = attached.replay = None
-        if state.held:
-            release_held(scheduler)
     counts = {
         "cached_tokens": req.cached_tokens,
         "generated": len(req.output_ids) - attached.arrived_with,
@@ -126,6 +166,8 @@ def _slice(scheduler: Scheduler, req: Req) -> bool:
 
 
 def _conclude(scheduler: Scheduler, req: Req, *, finished: bool) -> None:
+    from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
     attached: RequestState = req.hive
     attached.replay = None
     if attached.arrived_with:
@@ -135,11 +177,11 @@ def _conclude(scheduler: Scheduler, req: Req, *, finished: bool) -> None:
             req.logprob_start_len = start
             processor = scheduler.batch_result_processor.logprob_result_processor
             processor._initialize_empty_logprob_containers(req)
-        attached.may_join = not (is_penalised(req) or _has_factors(req))
+        attached.may_join = not is_penalised(req)
     if finished:
         req.time_stats.set_wait_queue_entry_time()
         req.time_stats.set_quick_finish_time()
-        depart(scheduler, req, ended=True)
+        depart(scheduler, req, ended=not isinstance(req.finished_reason, FINISH_ABORT))
     if finished or (attached.arrived_with and req.stream):
         scheduler.output_streamer.stream_output([req], req.return_logprob)
     if not finished:
@@ -151,13 +193,14 @@ def _take(req: Req, token: int, node: Node) -> Verdict:
     if req.return_logprob and not _add_logprobs(req, token, node):
         return Verdict.REFUSED
     req.output_ids.append(token)
+    # The engine's order: a grammar that ends with this token finishes the request at the next one.
+    req.update_finish_state()
     if req.grammar is not None:
         req.grammar.accept_token(token)
-    req.update_finish_state()
-    finished: bool = req.finished()
-    if req.grammar is not None:
-        req.grammar.finished = finished
-    return Verdict.FINISHED if finished else Verdict.GOES_ON
+        # Joining the decode batch, upstream shows the last token to grammars that have not noted one.
+        req.grammar.current_token = token
+        req.grammar.finished = req.finished()
+    return Verdict.FINISHED if req.finished() else Verdict.GOES_ON
 
 
 def _add_logprobs(req: Req, token: int, node: Node) -> bool:
@@ -193,8 +236,3 @@ def _mark(req: Req, count: int) -> None:
     if sample is not None:
         marks.setdefault(PROBABILITY_KEY, []).extend([sample.log_probability] * count)
         marks.setdefault(REPEATS_KEY, []).extend([sample.repeats] * count)
-
-
-def _has_factors(req: Req) -> bool:
-    sample = req.hive.cached.sample
-    return sample is not None and bool(sample.factors())

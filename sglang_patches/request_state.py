@@ -39,6 +39,8 @@ class SchedulerState:
     """Requests with a replay that goes on; each loop of the scheduler gives every one of them a slice."""
     held: list[Req]
     """Distinct samples that wait for an earlier one of their state."""
+    drawing: list[Req]
+    """Distinct samples that are being drawn."""
     joined: int = 0
     """Replayed requests that entered the decode batch without a prefill."""
 
@@ -62,6 +64,7 @@ class RequestState:
     """Output tokens that replay put in before the model ran."""
     may_join: bool = False
     """Whether its KV may all be resident, so that it need not be prefilled."""
+    departed: bool = False
 
 
 def tag_of(req: Req) -> dict[str, Any]:
@@ -87,7 +90,8 @@ def seed_of(req: Req) -> int:
 def next_seed_of(req: Req) -> int | None:
     """The seed of the next sample of the request's state; None for requests that do not number their samples."""
     tag = tag_of(req)
-    return _seed(req, tag["sample"] + 1) if "sample" in tag else None
+    nameable = "state" in tag or req.sampling_params.sampling_seed is not None
+    return _seed(req, tag["sample"] + 1) if "sample" in tag and nameable else None
 
 
 def _seed(req: Req, sample: int) -> int:
@@ -160,8 +164,8 @@ def cached_request(req: Req, seed: int, next_seed: int | None, *, share_tenants:
 def _namespace(req: Req, share_tenants: bool) -> str:
     """Everything beside its tokens that the distributions of a request's states depend on.
 
-    ``extra_key`` holds the adapter's id, which is another one after a reload.  Rows are recorded after biases,
-    penalties and the grammar's mask; the latter two start to count where the prompt ends, so its length matters.
+    An adapter has another id after a reload.  Rows are recorded after biases, penalties and the grammar's mask; the
+    latter two start to count where the prompt ends, so its length matters.
     """
     params = req.sampling_params
     tenant = "" if share_tenants else tag_of(req).get("tenant", "")
@@ -187,7 +191,7 @@ def _namespace(req: Req, share_tenants: bool) -> str:
         shapes.append(
             ("bias", sorted((str(token), float(bias)) for token, bias in params.logit_bias.items()))
         )
-    return _spelled(tenant, req.extra_key or "", *shapes)
+    return _spelled(tenant, req.lora_id or "", req.extra_key or "", *shapes)
 
 
 def _spelled(*parts: Any) -> str:

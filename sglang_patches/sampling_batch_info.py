@@ -34,16 +34,6 @@ def after_from_schedule_batch(info: Any, _cls: type, batch: Any, *_args: Any, **
     for row, req in enumerate(batch.reqs):
         if len(req.output_ids) and is_penalised(req):
             _count_history(info.penalizer_orchestrator, row, _history(req, batch.enable_overlap))
-    remaining = {
-        row: factors
-        for row, req in enumerate(batch.reqs)
-        if hasattr(req, "hive")
-        and req.hive.cached is not None
-        and req.hive.cached.sample is not None
-        and (factors := req.hive.cached.sample.factors())
-    }
-    if remaining:
-        setattr(info, REMAINING_ATTRIBUTE, remaining)
     return info
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hive.agents.registry import AgentRegistry
 from hive.logits_cache.cache import LogitsCache
+from hive.logits_cache.distinct import DistinctSample
 from hive.server_args import HiveServerArgs
 from sglang_patches import replay
 from sglang_patches.metrics import SchedulerMetrics
@@ -28,7 +29,7 @@ from sglang_patches.request_state import (
     seed_of,
     tag_of,
 )
-from sglang_patches.sampler import ROWS_ATTRIBUTE, HiveSampler, SampledRows
+from sglang_patches.sampler import REMAINING_ATTRIBUTE, ROWS_ATTRIBUTE, HiveSampler, SampledRows
 
 if TYPE_CHECKING:
     from sglang.srt.managers.io_struct import AbortReq, DumperControlReqInput
@@ -51,7 +52,7 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
     # One rank per tensor-parallel group counts for all.
     counting = self.server_args.enable_metrics and self.metrics_reporter.is_stats_logging_rank
     metrics = SchedulerMetrics() if counting else None
-    self.hive = SchedulerState(AgentRegistry(args.max_agents), cache, metrics, args.share_tenants, [], [])
+    self.hive = SchedulerState(AgentRegistry(args.max_agents), cache, metrics, args.share_tenants, [], [], [])
 
 
 def around_add_request_to_queue(
@@ -96,7 +97,7 @@ def around_process_batch_result(
     output = getattr(result, "logits_output", None)
     rows: SampledRows | None = getattr(output, ROWS_ATTRIBUTE, None)
     before = [(req, len(req.output_ids), req.finished()) for req in batch.reqs]
-    if rows is not None:
+    if rows is not None and self.hive.drawing:
         _say_probabilities(batch, result, rows)
     original(self, batch, result)
     cache = self.hive.cache
@@ -119,11 +120,7 @@ def around_process_batch_result(
 
 def _say_probabilities(batch: ScheduleBatch, result: Any, rows: SampledRows) -> None:
     """Distinct samples report their log-probability beside each token; answers leave while a result is processed."""
-    samples = {
-        i: req.hive.cached.sample
-        for i, req in enumerate(batch.reqs)
-        if hasattr(req, "hive") and req.hive.cached is not None and req.hive.cached.sample is not None
-    }
+    samples = {i: sample for i, req in enumerate(batch.reqs) if (sample := _sample_of(req)) is not None}
     if not samples:
         return
     if result.copy_done is not None:
@@ -138,6 +135,11 @@ def _say_probabilities(batch: ScheduleBatch, result: Any, rows: SampledRows) -> 
         )
         said[REPEATS_KEY][i] = sample.repeats
     result.logits_output.customized_info = {**(result.logits_output.customized_info or {}), **said}
+
+
+def _sample_of(req: Req) -> DistinctSample | None:
+    attached: RequestState | None = getattr(req, "hive", None)
+    return attached.cached.sample if attached is not None and attached.cached is not None else None
 
 
 def _probability(rows: SampledRows, index: int) -> float:
@@ -155,11 +157,39 @@ def around_get_next_batch_to_run(
 
 
 def after_is_fully_idle(idle: bool, self: Scheduler, for_health_check: bool = False) -> bool:
-    """A replay in progress needs no device, but the scheduler must not go to sleep over it."""
+    """A request that replays, or is held, is as unfinished as one in the queue."""
     state: SchedulerState | None = getattr(self, "hive", None)
     if not idle or for_health_check or state is None:
         return idle
-    return not (state.replaying or state.held or (state.cache is not None and state.cache.prefetching))
+    return not (state.replaying or state.held)
+
+
+def around_on_idle(original: Callable[..., None], self: Scheduler) -> None:
+    """The scheduler does not go to sleep while there is something to replay ahead."""
+    if not replay.prefetch(self):
+        original(self)
+
+
+def before_run_batch(self: Scheduler, batch: ScheduleBatch, *_args: Any, **_kwargs: Any) -> None:
+    """Tell the sampler what distinct samples have left, where they follow an earlier one."""
+    if not self.hive.drawing:
+        return
+    remaining = {
+        row: factors
+        for row, req in enumerate(batch.reqs)
+        if (sample := _sample_of(req)) is not None and (factors := sample.factors())
+    }
+    if remaining:
+        setattr(batch.sampling_info, REMAINING_ATTRIBUTE, remaining)
+
+
+def after_is_disable_overlap_for_batch(
+    disable: bool, self: Scheduler, batch: ScheduleBatch | None, last_batch: ScheduleBatch | None
+) -> bool:
+    """A distinct sample that follows an earlier one must know its last token before it draws the next."""
+    if disable or not self.hive.drawing or batch is None or last_batch is None:
+        return disable
+    return any((sample := _sample_of(req)) is not None and sample.follows_another for req in last_batch.reqs)
 
 
 def around_abort_request(original: Callable[..., None], self: Scheduler, recv_req: AbortReq) -> None:
@@ -180,7 +210,7 @@ def around_abort_on_waiting_timeout(original: Callable[..., None], self: Schedul
 def _see_off_dropped(scheduler: Scheduler, queued: list[Req]) -> None:
     still = {id(req) for req in scheduler.waiting_queue}
     for req in queued:
-        if id(req) not in still and hasattr(req, "hive") and req.hive.cached is not None:
+        if id(req) not in still and hasattr(req, "hive"):
             replay.depart(scheduler, req, ended=False)
 
 

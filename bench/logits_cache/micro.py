@@ -57,7 +57,7 @@ def measure_replay(temperature: float) -> MicroResult:
             node = trie.find(PrefixHash("", prompt).digest())
             replay = Replay(node, Stepwise(rule, seed, len(prompt) - 1))
             replay.run(_until(length), PATH_TOKENS)
-            trie.touch(replay.path)
+            trie.touch(replay.path or ())
             tokens += replay.tokens
         best = max(best, tokens / (time.perf_counter() - started))
     return MicroResult(

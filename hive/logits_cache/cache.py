@@ -21,6 +21,9 @@ DISTINCT_SHARE = 1 / 16
 MAX_PREFETCHED = 1024
 """Next samples that are replayed ahead of their requests, and kept, at the most."""
 
+MAX_PREFETCHED_TOKENS = 2**17
+"""Tokens of all of them together, at the most."""
+
 MAX_TEMPERATURES = 64
 """Temperatures that are told apart in statistics; later ones are counted under the nearest known one."""
 
@@ -44,14 +47,21 @@ class CachedRequest:
     rows: dict[int, bytes] = field(default_factory=dict)
     """Recorded distributions, packed, by index of the output token drawn from them."""
     sample: DistinctSample | None = None
+    _entry: bytes | None = None
+    _outputs: bytes | None = None
 
     def entry(self) -> bytes:
         """The digest of the request's first state."""
-        return PrefixHash(self.namespace, self.prompt).digest()
+        if self._entry is None:
+            self._entry = PrefixHash(self.namespace, self.prompt).digest()
+        return self._entry
 
     def outputs(self) -> bytes:
         """The digest of the set of outputs that a distinct sample is drawn from."""
-        return PrefixHash(f"{len(self.ending)}:{self.ending}{self.namespace}", self.prompt).digest()
+        if self._outputs is None:
+            kind = f"{len(self.ending)}:{self.ending}{self.namespace}"
+            self._outputs = PrefixHash(kind, self.prompt).digest()
+        return self._outputs
 
 
 @dataclass(slots=True)
@@ -87,7 +97,6 @@ class CacheStatistics:
 class _Ahead:
     """The next sample of a state, replayed before anyone asked."""
 
-    request: CachedRequest
     replay: Replay
     tokens: list[int] = field(default_factory=list)
 
@@ -109,6 +118,7 @@ class LogitsCache:
         self.statistics = CacheStatistics()
         self.epoch = 0
         self._ahead: OrderedDict[_Key, _Ahead] = OrderedDict()
+        self._ahead_tokens = 0
         self._pending: deque[_Key] = deque()
 
     @property
@@ -139,6 +149,7 @@ class LogitsCache:
         ahead = self._ahead.pop((entry, request.rule, request.seed), None)
         if ahead is None:
             return Stepwise(request.rule, request.seed, position)
+        self._ahead_tokens -= len(ahead.tokens)
         self.statistics.prefetch_hits += 1
         self.statistics.prefetched_tokens += len(ahead.tokens)
         return Prefetched(ahead.tokens, Stepwise(request.rule, request.seed, position))
@@ -152,7 +163,7 @@ class LogitsCache:
     def concluded(self, replay: Replay) -> None:
         """A replay has stopped: count it and what it used."""
         assert replay.stop is not None
-        self.trie.touch(replay.path)
+        self.trie.touch(replay.path or ())
         counts = self.statistics
         counts.hits += replay.tokens > 0
         counts.served_whole += replay.stop is Stop.FINISHED
@@ -201,12 +212,14 @@ class LogitsCache:
         key = (entry, request.rule, seed)
         if node is None or key in self._ahead:
             return
-        following = CachedRequest(request.namespace, request.rule, seed, request.prompt)
         policy = Stepwise(request.rule, seed, len(request.prompt) - 1)
-        self._ahead[key] = _Ahead(following, Replay(node, policy))
+        self._ahead[key] = _Ahead(Replay(node, policy, keep_path=False))
         self._pending.append(key)
-        if len(self._ahead) > MAX_PREFETCHED:
-            self._ahead.popitem(last=False)
+        while len(self._ahead) > MAX_PREFETCHED or self._ahead_tokens > MAX_PREFETCHED_TOKENS:
+            _, oldest = self._ahead.popitem(last=False)
+            self._ahead_tokens -= len(oldest.tokens)
+        while len(self._pending) > MAX_PREFETCHED:
+            self._pending.popleft()
 
     @property
     def prefetching(self) -> bool:
@@ -228,7 +241,9 @@ class LogitsCache:
                 return Verdict.GOES_ON
 
             ahead.replay.run(take, limit)
-            limit -= ahead.replay.tokens - before
+            done = ahead.replay.tokens - before
+            self._ahead_tokens += done
+            limit -= max(1, done)
             if ahead.replay.stop is not None:
                 self.statistics.prefetched += 1
                 self._pending.popleft()
@@ -243,6 +258,7 @@ class LogitsCache:
         self.trie.clear()
         self.distinct.clear()
         self._ahead.clear()
+        self._ahead_tokens = 0
         self._pending.clear()
         self.epoch += 1
         self.statistics.flushes += 1
@@ -252,6 +268,7 @@ class LogitsCache:
         self.trie.check_integrity()
         self.distinct.check_integrity()
         assert len(self._ahead) <= MAX_PREFETCHED, "too much ahead"
+        assert self._ahead_tokens == sum(len(ahead.tokens) for ahead in self._ahead.values()), "tokens ahead"
 
     def summary(self) -> dict[str, Any]:
         """Counters and sizes as JSON-safe values."""

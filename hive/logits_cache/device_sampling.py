@@ -163,6 +163,7 @@ def _draw(
 
     chosen = torch.where(kept, head, 0.0)
     total_kept = chosen.sum(dim=-1, keepdim=True) + tail.double().sum(dim=-1, keepdim=True)
+    untouched = tail
     if remaining is not None:
         left, left_of_tail = chosen * remaining.gather(1, ids.long()), tail.clone()
         left_of_tail[:, : rows.shape[1]] *= remaining
@@ -176,7 +177,8 @@ def _draw(
     index = torch.minimum(torch.searchsorted(sums, target, right=True), last)
 
     beyond = (target >= kept_mass) & (block_sums[:, -1:] > 0.0)
-    tail_token, tail_weight = _draw_tail(tail, block_sums, target - kept_mass)
+    tail_token = _draw_tail(tail, block_sums, target - kept_mass)
+    tail_weight = untouched.gather(1, tail_token).double()
     token = torch.where(beyond, tail_token, ids.gather(1, index).long())
     weight = torch.where(beyond, tail_weight, head.gather(1, index))
     worth = torch.minimum(sizes, (head >= min_probability * normalisers).sum(dim=-1).clamp(min=MIN_TOKENS))
@@ -226,10 +228,8 @@ def _cut(
     return tail
 
 
-def _draw_tail(
-    tail: torch.Tensor, block_sums: torch.Tensor, target: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inverse CDF over the tail by id: token (int64) and weight (float64), ``[batch, 1]``.
+def _draw_tail(tail: torch.Tensor, block_sums: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Inverse CDF over the tail by id: token (int64, ``[batch, 1]``).
 
     ``block_sums`` (float64, ``[batch, blocks]``) are cumulative.
     """
@@ -243,7 +243,7 @@ def _draw_tail(
     # A block's float32 sum and its float64 sums differ in rounding: scale from the one to the other.
     share = ((target - lower) / (upper - lower)).clamp(0.0, _ROUNDING)
     place = torch.searchsorted(sums, share * sums[:, -1:], right=True).clamp(max=BLOCK - 1)
-    return block * BLOCK + place, weights.gather(1, place)
+    return block * BLOCK + place
 
 
 @cache

@@ -197,6 +197,12 @@ class DistinctSample:
         """Natural logarithm of the sample's probability under the rule so far, as if it were the state's first."""
         return self._log_probability
 
+    @property
+    def follows_another(self) -> bool:
+        """Whether an earlier sample took all the tokens so far, and some further one: what is drawn next must leave
+        out what that one used up."""
+        return bool(self._taken())
+
     def factors(self) -> dict[int, float]:
         """What a live draw here multiplies the taken tokens' weights with, after truncation: token -> [0, 1].
 

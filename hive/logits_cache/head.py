@@ -103,12 +103,16 @@ class Head:
         inside = float(weights.sum())
         if self.complete:
             return inside, inside
-        lower, upper = inside, np.inf
         left_out = self.support - len(self.ids)
         gap = float(self.logits[-1]) - float(self.logits[0])
+        # Nothing in the tail is likelier than the last kept token.
+        lower, upper = inside, inside + left_out * float(np.exp(gap / temperature))
         for other, total in self.normalisers.items():
             other_weights = self.weights(other)
             last = float(other_weights[-1])
+            if last == 0.0:
+                # So cold that the sum says nothing of the tail.
+                continue
             rest = total - float(other_weights.sum())
             slack = SUM_TOLERANCE * total
             least = min(max(rest - slack, 0.0) / last, left_out)
@@ -134,6 +138,6 @@ class Head:
             return self
         return type(self)(self.ids[:size], self.logits[:size], self.support, self.normalisers)
 
-    def merged_with(self, normalisers: Mapping[float, float]) -> Self:
-        """The same head, knowing the normaliser at further temperatures."""
-        return type(self)(self.ids, self.logits, self.support, {**self.normalisers, **normalisers})
+    def with_normalisers(self, normalisers: Mapping[float, float]) -> Self:
+        """The same head with the normaliser at other temperatures."""
+        return type(self)(self.ids, self.logits, self.support, normalisers)

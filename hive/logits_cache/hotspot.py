@@ -57,8 +57,8 @@ def row_uncertainty(head: Head, temperature: float) -> float:
     """Entropy in nats times (1 - probability of the likeliest token), before truncation (equations 2 and 3).
 
     What a head leaves out is taken to be spread evenly over the tokens left out, which makes the result an upper
-    bound; where its mass is only bounded, the upper bound counts (the lower one if there is none).  An empty head
-    stands for a row without a favourite, whose likeliest tokens are all equal: it counts as flat.
+    bound; where its mass is only bounded, the upper bound counts.  An empty head stands for a row without a
+    favourite, whose likeliest tokens are all equal: it counts as flat.
     """
     if len(head.ids) == 0:
         return math.log(head.support) * (1.0 - 1.0 / head.support)
@@ -135,8 +135,7 @@ def kl_divergence(
 
 
 def _mass(head: Head, temperature: float, weights: NDArray[np.float64]) -> float:
-    low, high = head.normaliser_bounds(temperature, weights)
-    return high if math.isfinite(high) else low
+    return head.normaliser_bounds(temperature, weights)[1]
 
 
 def _probability(head: Head, rule: SamplingRule, token: int) -> float:

@@ -106,6 +106,22 @@ def pack_rows(
     return packed
 
 
+def covers(known: bytes, other: bytes) -> bool:
+    """Whether one packed head has at least as many tokens as another, and all its temperatures; without unpacking."""
+    if known == other:
+        return True
+    (_, count, _, size, *_), (_, other_count, _, other_size, *_) = (
+        _HEADER.unpack_from(known),
+        _HEADER.unpack_from(other),
+    )
+    start, width = _HEADER.size, _NORMALISER.size
+    temperatures, others = (
+        {packed[at : at + 4] for at in range(start, start + width * number, width)}
+        for packed, number in ((known, count), (other, other_count))
+    )
+    return size >= other_size and others <= temperatures
+
+
 def unpack(packed: bytes) -> Head:
     """The head behind the bytes."""
     flags, temperatures, long_steps, size, support, first = _HEADER.unpack_from(packed)

@@ -39,18 +39,15 @@ class Verdict(Enum):
 class Replay:
     """A walk that can be made in slices: the scheduler's other requests do not wait for a long one."""
 
-    def __init__(self, node: Node | None, policy: Policy) -> None:
+    def __init__(self, node: Node | None, policy: Policy, *, keep_path: bool = True) -> None:
         self.stop: Stop | None = Stop.UNKNOWN if node is None else None
         """None while there is more to replay."""
-        self.path: list[Node] = []
-        """The nodes that tokens were taken from."""
+        self.tokens = 0
+        """Tokens replayed so far."""
+        self.path: list[Node] | None = [] if keep_path else None
+        """The nodes that tokens were taken from; they keep their rows in memory."""
         self._node = node
         self._policy = policy
-
-    @property
-    def tokens(self) -> int:
-        """Tokens replayed so far."""
-        return len(self.path)
 
     def run(self, take: Callable[[int, Node], Verdict], limit: int) -> None:
         """Replay on, for ``limit`` steps of work at most (a token, or a node that the policy looks ahead at).
@@ -72,7 +69,9 @@ class Replay:
                 self.stop = Stop.UNDECIDED
                 return
             policy.advance()
-            self.path.append(node)
+            self.tokens += 1
+            if self.path is not None:
+                self.path.append(node)
             if verdict is Verdict.FINISHED:
                 self.stop = Stop.FINISHED
                 return

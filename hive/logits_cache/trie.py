@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hive.logits_cache.head import Head
-from hive.logits_cache.packing import pack, unpack
+from hive.logits_cache.packing import covers, pack, unpack
 
 NODE_OVERHEAD = 300
 """Bytes charged per node beside its packed head: object, digest, index entry, token and the row's bytes header.
@@ -25,6 +25,10 @@ Measured with tracemalloc: 250 to 320 bytes each in CPython 3.11, depending on w
 
 BRANCH_OVERHEAD = 100
 """Bytes charged per child of a node with several: a dict instead of a single link, grown in steps."""
+
+
+MAX_NORMALISERS = 8
+"""Temperatures that a row knows its normaliser at; the first recorded are forgotten first."""
 
 
 class PrefixHash:
@@ -186,7 +190,7 @@ class LogitsTrie:
         Two passes over one state differ in rounding, so two heads are merged only if one begins with the other;
         otherwise the newer one wins if it knows the temperature in use, which the older one does not.
         """
-        if row == node.row:
+        if covers(node.row, row):
             return
         old, new = node.head, unpack(row)
         shorter, longer = sorted((old, new), key=lambda head: len(head.ids))
@@ -199,7 +203,13 @@ class LogitsTrie:
         known = all(temperature in old.normalisers for temperature in new.normalisers)
         before = node.nbytes
         if same and not (known and longer is old):
-            node.row = pack(longer.merged_with({**new.normalisers, **old.normalisers}))
+            sums = {
+                **old.normalisers,
+                **{t: z for t, z in new.normalisers.items() if t not in old.normalisers},
+            }
+            while len(sums) > MAX_NORMALISERS:
+                del sums[next(iter(sums))]
+            node.row = pack(longer.with_normalisers(sums))
         elif not same and not known:
             node.row = row
         self.nbytes += node.nbytes - before

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hive.logits_cache.cache import CachedRequest, LogitsCache
+from hive.logits_cache.cache import MAX_PREFETCHED, CachedRequest, LogitsCache
 from hive.logits_cache.head import Head
 from hive.logits_cache.packing import pack
 from hive.logits_cache.replay import Stop, Verdict
@@ -155,3 +155,39 @@ def test_the_summary_counts_what_happened() -> None:
     assert summary["tokens_replayed"] == len(first) == summary["tokens_recorded"]
     assert summary["stops"] == {"unknown": 1, "finished": 1}
     assert summary["bypassed"] == {"logprobs": 1}
+
+
+def test_the_next_sample_of_a_state_is_replayed_ahead() -> None:
+    cache, model = LogitsCache(10**7), ToyModel(VOCABULARY)
+    rule = SamplingRule.of(0.7, ALL, 1.0, 0.0)
+    for seed in range(30):
+        serve(model, cache, [4], rule, seed, 12)
+    request = CachedRequest("m", rule, 30, [4], next_seed=31)
+    replay = cache.begin(request)
+    cache.run(replay, lambda token, node: Verdict.REFUSED, 1)
+    cache.concluded(replay)
+    cache.write_back(request, [], ended=True, replayed=0)
+    assert cache.prefetching
+    while cache.prefetching:
+        cache.prefetch(3)
+        cache.check_integrity()
+    assert cache.statistics.prefetched == 1
+    output, _ = serve(model, cache, [4], rule, 31, 12)
+    assert output == serve(ToyModel(VOCABULARY), None, [4], rule, 31, 12)[0]
+    assert cache.statistics.prefetch_hits == 1
+    assert cache.statistics.prefetched_tokens > 0
+    cache.check_integrity()
+
+
+def test_what_is_replayed_ahead_is_bounded_and_forgotten_with_the_rows() -> None:
+    cache, model = LogitsCache(10**7), ToyModel(VOCABULARY)
+    rule = SamplingRule.of(0.7, ALL, 1.0, 0.0)
+    serve(model, cache, [4], rule, 1, 12)
+    for seed in range(MAX_PREFETCHED + 50):
+        request = CachedRequest("m", rule, 0, [4], next_seed=10**6 + seed)
+        cache.write_back(request, [], ended=True, replayed=0)
+    cache.prefetch(10**6)
+    cache.check_integrity()
+    cache.flush()
+    assert not cache.prefetching
+    cache.check_integrity()

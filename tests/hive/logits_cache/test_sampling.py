@@ -156,6 +156,16 @@ def test_draws_beyond_the_head_follow_the_distribution(name: str) -> None:
     assert np.allclose(shares, expected(row, rule))
 
 
+def test_a_head_recorded_at_a_very_cold_temperature_serves_warmer_ones_soundly() -> None:
+    row = -np.arange(40, dtype=np.float32)
+    head = Head.of_row(row, 0.01)
+    cut = Head(head.ids[:20], head.logits[:20], head.support, head.normalisers)
+    for u in np.linspace(0, 0.999, 50):
+        rule = SamplingRule.of(1.0, ALL, 1.0, 0.0)
+        assert draw(cut, rule, u) in (draw(Head.of_row(row, 1.0), rule, u), None)
+    assert draw(cut, SamplingRule.of(1.0, ALL, 1.0, 0.0), 0.5) == 0
+
+
 def test_ties_are_ordered_by_token_id_and_cut_ties_are_dropped() -> None:
     row = np.array([1.0, 3.0, 2.0, 3.0, 2.0], dtype=np.float32)
     assert Head.of_row(row, 1.0).ids.tolist() == [1, 3, 2, 4, 0]

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from hive.logits_cache.head import Head
 from hive.logits_cache.packing import pack
-from hive.logits_cache.trie import LogitsTrie, PrefixHash
+from hive.logits_cache.trie import MAX_NORMALISERS, LogitsTrie, PrefixHash
 
 
 def row(size: int = 4, temperature: float = 1.0) -> bytes:
@@ -72,6 +72,26 @@ def test_a_second_temperature_adds_its_normaliser() -> None:
     assert node is not None
     assert set(node.head.normalisers) == {1.0, 0.5}
     trie.check_integrity()
+
+
+def test_a_row_knows_a_bounded_number_of_temperatures() -> None:
+    trie = LogitsTrie(10**6)
+    for number in range(1, 300):
+        trie.insert("m", [1], [2], {0: row(temperature=float(np.float32(number / 100)))})
+    node = trie.find(digest("m", 1))
+    assert node is not None
+    assert len(node.head.normalisers) == MAX_NORMALISERS
+    assert max(node.head.normalisers) == np.float32(2.99)
+    trie.check_integrity()
+
+
+def test_a_longer_head_takes_the_place_of_a_shorter_one() -> None:
+    trie = LogitsTrie(10**6)
+    for size in (5, 9, 3):
+        trie.insert("m", [1], [2], {0: row(size)})
+    node = trie.find(digest("m", 1))
+    assert node is not None
+    assert len(node.head.ids) == 9
 
 
 def test_tips_of_the_least_recently_used_path_go_first() -> None:
