@@ -18,7 +18,8 @@ def exact_server(launch_server: Callable[..., ServerProcess]) -> ServerProcess:
 
 @pytest.fixture(scope="module")
 def exact(exact_server: ServerProcess) -> Iterator[ReplayClient]:
-    """A client of it."""
+    """A client of it, with empty caches."""
     client = ReplayClient(exact_server.url)
+    client.flush()
     yield client
     client.http.close()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,7 +47,7 @@ class Answer:
         self.ids: list[int] = body["output_ids"]
         self.finish: dict[str, Any] = meta["finish_reason"]
         self.hive: dict[str, Any] = meta["hive"]
-        self.cached_tokens: int = meta["cached_tokens"]
+        self.retractions: int = meta["num_retractions"]
         self.logprobs: list[list[Any]] = meta.get("output_token_logprobs") or []
         self.top_logprobs: list[list[list[Any]]] = meta.get("output_top_logprobs") or []
         self.chosen_logprobs: list[list[list[Any]]] = meta.get("output_token_ids_logprobs") or []
@@ -59,16 +60,18 @@ class Answer:
         """All that two equal answers have in common, but for log-probabilities."""
         return self.ids, self.text, self.finish
 
-    def assert_same(self, other: Answer, tolerance: float = 1e-4) -> None:
+    def assert_same(self, other: Answer) -> None:
         """Raise AssertionError unless both say the same, log-probabilities included."""
         assert self.says() == other.says()
-        assert_logprobs([self.logprobs], [other.logprobs], tolerance)
-        assert_logprobs(self.top_logprobs, other.top_logprobs, tolerance)
-        assert_logprobs(self.chosen_logprobs, other.chosen_logprobs, tolerance)
+        assert_logprobs([self.logprobs], [other.logprobs])
+        assert_logprobs(self.top_logprobs, other.top_logprobs)
+        assert_logprobs(self.chosen_logprobs, other.chosen_logprobs)
 
 
 def assert_logprobs(
-    found: Sequence[Sequence[Sequence[Any]]], expected: Sequence[Sequence[Sequence[Any]]], tolerance: float
+    found: Sequence[Sequence[Sequence[Any]]],
+    expected: Sequence[Sequence[Sequence[Any]]],
+    tolerance: float = 1e-4,
 ) -> None:
     """Raise AssertionError unless both name the same tokens with the same log-probabilities.
 
@@ -133,10 +136,10 @@ class ReplayClient:
         counts: dict[str, Any] = self.http.get("/hive/stats").json()["logits_cache"]
         return counts
 
-    def wait_for(self, holds: Callable[[dict[str, Any]], bool], seconds: float = 20) -> dict[str, Any]:
-        """The first counters that satisfy a condition; AssertionError when none do in time."""
-        end = time.monotonic() + seconds
-        while not holds(counts := self.cache()):
+    def wait_for(self, name: str, least: int, most: float = math.inf) -> dict[str, Any]:
+        """The first counters of which one is in a range; AssertionError when it is not in time."""
+        end = time.monotonic() + 20
+        while not least <= (counts := self.cache())[name] <= most:
             assert time.monotonic() < end, counts
             time.sleep(0.02)
         return counts
