@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hive.logits_cache.cache import LogitsCache
+from hive.logits_cache.replay import Stop
 
 
 class SchedulerMetrics:
@@ -31,6 +32,18 @@ class SchedulerMetrics:
         self._lookups = gauge("lookups", "Requests looked up since start.")
         self._hits = gauge("hits", "Lookups that replayed at least one token since start.")
         self._evicted = gauge("evicted_nodes", "States evicted since start.")
+        self._fallbacks = gauge(
+            "fallbacks", "Replays that ended since start because a kept head was too short."
+        )
+        self._prefetch_hits = gauge("prefetch_hits", "Requests since start that had been replayed ahead.")
+        self._replay = gauge("replay_seconds", "Time in replay since start.")
+        self._record = gauge("record_seconds", "Time in recording since start.")
+        self._by_temperature = Gauge(
+            "hive_logits_cache_tokens",
+            "Output tokens of requests that took part since start, by temperature and by where they came from.",
+            ["temperature", "source"],
+            multiprocess_mode="livesum",
+        )
         self._bypassed = Gauge(
             "hive_logits_cache_bypassed",
             "Requests that took no part since start, by reason.",
@@ -50,10 +63,17 @@ class SchedulerMetrics:
         """Show the state of the Logits Cache."""
         if cache is None:
             return
-        self._bytes.set(cache.trie.nbytes)
+        self._bytes.set(cache.nbytes)
         self._nodes.set(len(cache.trie))
         self._lookups.set(cache.statistics.lookups)
         self._hits.set(cache.statistics.hits)
         self._evicted.set(cache.trie.evicted_nodes)
+        self._fallbacks.set(cache.statistics.stops[Stop.UNDECIDED])
+        self._prefetch_hits.set(cache.statistics.prefetch_hits)
+        self._replay.set(cache.statistics.replay_seconds)
+        self._record.set(cache.statistics.record_seconds)
+        for temperature, counts in cache.statistics.by_temperature.items():
+            for source, count in counts.items():
+                self._by_temperature.labels(temperature, source.removeprefix("tokens_")).set(count)
         for reason, count in cache.statistics.bypassed.items():
             self._bypassed.labels(reason).set(count)

@@ -8,6 +8,7 @@ here reads a clock or polls an event to make a decision.  Replay itself is in :m
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -100,14 +101,15 @@ def around_process_batch_result(
     if rows is not None and self.hive.drawing:
         _say_probabilities(batch, result, rows)
     original(self, batch, result)
-    cache = self.hive.cache
+    cache: LogitsCache | None = self.hive.cache
+    started = time.perf_counter()
     for i, (req, length, was_finished) in enumerate(before):
         attached: RequestState | None = getattr(req, "hive", None)
         if attached is None:
             continue
         recording = rows is not None and cache is not None and attached.cached is not None
         if recording and len(req.output_ids) == length + 1:
-            cache.record(attached.cached, length, rows.packed(i))  # type: ignore[union-attr]
+            cache.record(attached.cached, length, rows.packed(i))  # type: ignore[union-attr, arg-type]
             sample = attached.cached.sample  # type: ignore[union-attr]
             if sample is not None:
                 sample.advance(req.output_ids[-1], _probability(rows, i))  # type: ignore[arg-type]
@@ -116,6 +118,8 @@ def around_process_batch_result(
             replay.depart(self, req, ended=ended)
     if rows is not None:
         delattr(output, ROWS_ATTRIBUTE)
+    if cache is not None:
+        cache.statistics.record_seconds += time.perf_counter() - started
 
 
 def _say_probabilities(batch: ScheduleBatch, result: Any, rows: SampledRows) -> None:

@@ -84,6 +84,7 @@ class CacheStatistics:
     """Tokens that such requests took."""
     replay_seconds: float = 0.0
     record_seconds: float = 0.0
+    """Spent on the scheduler's thread over rows: packing, keeping and writing back."""
     prefetch_seconds: float = 0.0
     stops: Counter[str] = field(default_factory=Counter)
     policies: Counter[str] = field(default_factory=Counter)
@@ -185,7 +186,6 @@ class LogitsCache:
         ``ended`` says that the output is whole (finish reason stop or length): only then is it used up for distinct
         sampling.  ``replayed`` of its tokens came from the cache.
         """
-        started = time.perf_counter()
         if request.rows and request.epoch == self.epoch:
             self.trie.insert(request.namespace, request.prompt, output, request.rows)
         request.rows = {}
@@ -195,7 +195,6 @@ class LogitsCache:
         self._count(request.rule.temperature, replayed, len(output) - replayed)
         if ended and request.next_seed is not None and request.policy == "stepwise":
             self._prefetch_later(request, request.next_seed)
-        self.statistics.record_seconds += time.perf_counter() - started
 
     def _count(self, temperature: float, replayed: int, generated: int) -> None:
         known = self.statistics.by_temperature
