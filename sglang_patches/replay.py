@@ -116,7 +116,7 @@ def abort(scheduler: Scheduler, recv_req: AbortReq) -> None:
 
 
 def depart(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
-    """A request is over: write its distributions back and count it.
+    """A request is over: see it off from the cache's books and from the counts.
 
     ``ended`` says that it came to a natural end and was not aborted.
     """
@@ -128,7 +128,7 @@ def depart(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
     if attached.cached is not None and state.cache is not None:
         if attached.cached.sample is not None:
             state.drawing.remove(req)
-        state.cache.write_back(attached.cached, req.output_ids, ended=ended, replayed=attached.arrived_with)
+        state.cache.depart(attached.cached, req.output_ids, ended=ended, replayed=attached.arrived_with)
         # Req is part of a reference cycle: what hangs on it would wait for the garbage collector.
         attached.cached = attached.replay = None
     counts = {

@@ -109,7 +109,7 @@ def around_process_batch_result(
             continue
         recording = rows is not None and cache is not None and attached.cached is not None
         if recording and len(req.output_ids) == length + 1:
-            cache.record(attached.cached, length, rows.packed(i))  # type: ignore[union-attr, arg-type]
+            cache.record(attached.cached, req.output_ids, rows.packed(i))  # type: ignore[union-attr, arg-type]
             sample = attached.cached.sample  # type: ignore[union-attr]
             if sample is not None:
                 sample.advance(req.output_ids[-1], _probability(rows, i))  # type: ignore[arg-type]

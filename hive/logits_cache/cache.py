@@ -1,4 +1,4 @@
-"""The Logits Cache as the scheduler uses it: replay on arrival, record while decoding, write back at the end."""
+"""The Logits Cache as the scheduler uses it: replay on arrival, record while decoding, see off at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hive.logits_cache.hotspot import HotspotRule
 from hive.logits_cache.policies import Distinct, Hotspot, Policy, Prefetched, Stepwise
 from hive.logits_cache.replay import Replay, Stop, Verdict
 from hive.logits_cache.sampling import SamplingRule
-from hive.logits_cache.trie import LogitsTrie, Node, PrefixHash
+from hive.logits_cache.trie import LogitsTrie, Node, PrefixHash, Writer
 
 DISTINCT_SHARE = 1 / 16
 """Part of the byte budget that remembers which outputs distinct samples took."""
@@ -44,17 +44,24 @@ class CachedRequest:
     """Seed of the state's next sample, if it can be known."""
     epoch: int = -1
     """The cache's epoch when the request was looked up: rows of older weights are not written back."""
-    rows: dict[int, bytes] = field(default_factory=dict)
-    """Recorded distributions, packed, by index of the output token drawn from them."""
+    writer: Writer | None = None
+    """Once something was recorded."""
     sample: DistinctSample | None = None
+    _prefix: PrefixHash | None = None
     _entry: bytes | None = None
     _outputs: bytes | None = None
 
     def entry(self) -> bytes:
         """The digest of the request's first state."""
         if self._entry is None:
-            self._entry = PrefixHash(self.namespace, self.prompt).digest()
+            self._entry = self.prefix().digest()
         return self._entry
+
+    def prefix(self) -> PrefixHash:
+        """The running digest at the request's first state; to be copied."""
+        if self._prefix is None:
+            self._prefix = PrefixHash(self.namespace, self.prompt)
+        return self._prefix
 
     def outputs(self) -> bytes:
         """The digest of the set of outputs that a distinct sample is drawn from."""
@@ -171,24 +178,25 @@ class LogitsCache:
         counts.tokens_replayed += replay.tokens
         counts.stops[replay.stop.value] += 1
 
-    def record(self, request: CachedRequest, index: int, row: bytes | None) -> None:
-        """Keep the packed distribution that output token ``index`` was drawn from until the request ends; None for
-        one that cannot be replayed."""
-        if row is not None:
-            request.rows[index] = row
-            self.statistics.tokens_recorded += 1
+    def record(self, request: CachedRequest, output: Sequence[int], row: bytes | None) -> None:
+        """Keep the packed distribution that the last token of ``output`` was drawn from; None for one that cannot
+        be replayed.  Rows of weights that were replaced meanwhile are not kept."""
+        if row is None or request.epoch != self.epoch:
+            return
+        if request.writer is None:
+            request.writer = Writer(self.trie, request.prefix().copy())
+        request.writer.write(len(output) - 1, output, row)
+        self.statistics.tokens_recorded += 1
 
-    def write_back(
-        self, request: CachedRequest, output: Sequence[int], *, ended: bool, replayed: int
-    ) -> None:
-        """A request is over: move its distributions into the trie.
+    def depart(self, request: CachedRequest, output: Sequence[int], *, ended: bool, replayed: int) -> None:
+        """A request is over.
 
         ``ended`` says that the output is whole (finish reason stop or length): only then is it used up for distinct
         sampling.  ``replayed`` of its tokens came from the cache.
         """
-        if request.rows and request.epoch == self.epoch:
-            self.trie.insert(request.namespace, request.prompt, output, request.rows)
-        request.rows = {}
+        if request.writer is not None and request.epoch == self.epoch:
+            request.writer.close()
+        request.writer = None
         if request.sample is not None:
             request.sample.finish(ended)
             request.sample = None

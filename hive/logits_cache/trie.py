@@ -44,6 +44,12 @@ class PrefixHash:
         """Extend the prefix by one token."""
         self._hash.update(int(token).to_bytes(8, "little", signed=True))
 
+    def copy(self) -> PrefixHash:
+        """A digest that goes its own way from here."""
+        twin = object.__new__(PrefixHash)
+        twin._hash = self._hash.copy()
+        return twin
+
     def digest(self) -> bytes:
         """16 bytes naming the state; collisions are as likely as in any 128-bit hash: never in practice."""
         return self._hash.digest()
@@ -134,42 +140,29 @@ class LogitsTrie:
 
     def insert(
         self, namespace: str, prompt: Sequence[int], output: Sequence[int], rows: Mapping[int, bytes]
-    ) -> int:
-        """Write a finished request back.
+    ) -> None:
+        """Write the distributions of a whole output at once; ``rows[i]`` is what ``output[i]`` was drawn from."""
+        writer = Writer(self, PrefixHash(namespace, prompt))
+        for index, row in sorted(rows.items()):
+            writer.write(index, output, row)
+        writer.close()
 
-        ``rows[i]`` is the packed distribution that ``output[i]`` was drawn from.  Where one is missing (it was
-        neither recorded nor known before), the path ends: what lies below could not be reached.  Returns the
-        number of new nodes.
-        """
-        prefix = PrefixHash(namespace, prompt)
-        path: list[Node] = []
-        created = 0
-        parent: Node | None = None
-        for i, token in enumerate(output):
-            digest = prefix.digest()
-            node = self._nodes.get(digest)
-            row = rows.get(i)
-            if node is None:
-                if row is None:
-                    break
-                node = Node(digest, row, None, output[i - 1] if i else -1)
-                self._nodes[digest] = node
-                self.nbytes += node.nbytes
-                created += 1
-            elif row is not None:
-                self._learn(node, row)
-            if parent is not None and node.parent is not parent:
-                # An output of one request may have been the prompt of another: then the node was a root.
-                node.parent, node.token = parent, output[i - 1]
-                before = parent.nbytes
-                parent.adopt(node)
-                self.nbytes += parent.nbytes - before
-            path.append(node)
-            parent = node
-            prefix.push(token)
-        self.touch(path)
+    def put(self, digest: bytes, row: bytes, parent: Node | None, token: int) -> Node:
+        """The node of a state, made or taught by a packed distribution; ``token`` led here from ``parent``."""
+        node = self._nodes.get(digest)
+        if node is None:
+            node = self._nodes[digest] = Node(digest, row, None, token)
+            self.nbytes += node.nbytes
+        else:
+            self._learn(node, row)
+        if parent is not None and node.parent is not parent and self._nodes.get(parent.digest) is parent:
+            # An output of one request may have been the prompt of another: then the node was a root.
+            node.parent, node.token = parent, token
+            before = parent.nbytes
+            parent.adopt(node)
+            self.nbytes += parent.nbytes - before
         self._evict()
-        return created
+        return node
 
     def touch(self, path: Sequence[Node]) -> None:
         """Mark nodes as used; ``path`` runs from the root side to the tip."""
@@ -240,3 +233,42 @@ class LogitsTrie:
                 assert node.child(child.token) is child, "a child under another token"
             if node.parent is not None:
                 assert node.parent.child(node.token) is node, "a parent that does not know its child"
+
+
+class Writer:
+    """Writes one request's distributions into the trie as they are drawn, for other requests to replay at once.
+
+    Where a state has no row (it cannot be replayed, and nobody wrote one before), the path ends: what lies below
+    could not be reached.
+    """
+
+    __slots__ = ("_dead", "_length", "_path", "_prefix", "_trie")
+
+    def __init__(self, trie: LogitsTrie, prefix: PrefixHash) -> None:
+        """``prefix`` is that of the request's first state; the writer moves it on."""
+        self._trie, self._prefix = trie, prefix
+        self._path: list[Node] = []
+        self._length = 0
+        self._dead = False
+
+    def write(self, index: int, output: Sequence[int], row: bytes) -> None:
+        """Keep the packed distribution that ``output[index]`` was drawn from; indices rise."""
+        while self._length < index and not self._dead:
+            # What was replayed has nodes; they may have been evicted meanwhile.
+            node = self._trie.find(self._prefix.digest()) if len(self._path) == self._length else None
+            if len(self._path) == self._length:
+                if node is None:
+                    self._dead = True
+                    break
+                self._path.append(node)
+            self._prefix.push(output[self._length])
+            self._length += 1
+        if self._dead:
+            return
+        parent = self._path[-1] if self._path else None
+        token = output[index - 1] if index else -1
+        self._path.append(self._trie.put(self._prefix.digest(), row, parent, token))
+
+    def close(self) -> None:
+        """The request is over: its path is the most recently used, and its tip will go first."""
+        self._trie.touch(self._path)

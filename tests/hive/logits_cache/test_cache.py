@@ -61,7 +61,7 @@ def serve(
         cache.concluded(replay)
         replayed = replay.tokens
         if replay.stop is Stop.FINISHED:
-            cache.write_back(request, output, ended=True, replayed=replayed)
+            cache.depart(request, output, ended=True, replayed=replayed)
             return output, replayed
     going = True
     while going:
@@ -72,9 +72,9 @@ def serve(
         output.append(token)
         going = goes_on()
         if cache is not None:
-            cache.record(request, index, pack(head.trimmed(0.01)) if len(head.ids) else None)
+            cache.record(request, output, pack(head.trimmed(0.01)) if len(head.ids) else None)
     if cache is not None:
-        cache.write_back(request, output, ended=True, replayed=replayed)
+        cache.depart(request, output, ended=True, replayed=replayed)
     return output, replayed
 
 
@@ -136,9 +136,9 @@ def test_a_flush_forgets_and_disowns_requests_in_flight() -> None:
     serve(model, cache, [1], rule, 1, 5)
     in_flight = CachedRequest("m", rule, 2, [9])
     cache.begin(in_flight)
-    cache.record(in_flight, 0, pack(model.head(model.row([9]), rule.temperature)))
+    cache.record(in_flight, [5], pack(model.head(model.row([9]), rule.temperature)))
     cache.flush()
-    cache.write_back(in_flight, [5], ended=True, replayed=0)
+    cache.depart(in_flight, [5], ended=True, replayed=0)
     assert len(cache.trie) == 0
     assert cache.trie.nbytes == 0
 
@@ -166,7 +166,7 @@ def test_the_next_sample_of_a_state_is_replayed_ahead() -> None:
     replay = cache.begin(request)
     cache.run(replay, lambda token, node: Verdict.REFUSED, 1)
     cache.concluded(replay)
-    cache.write_back(request, [], ended=True, replayed=0)
+    cache.depart(request, [], ended=True, replayed=0)
     assert cache.prefetching
     while cache.prefetching:
         cache.prefetch(3)
@@ -185,7 +185,7 @@ def test_what_is_replayed_ahead_is_bounded_and_forgotten_with_the_rows() -> None
     serve(model, cache, [4], rule, 1, 12)
     for seed in range(MAX_PREFETCHED + 50):
         request = CachedRequest("m", rule, 0, [4], next_seed=10**6 + seed)
-        cache.write_back(request, [], ended=True, replayed=0)
+        cache.depart(request, [], ended=True, replayed=0)
     cache.prefetch(10**6)
     cache.check_integrity()
     cache.flush()

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from hive.logits_cache.head import Head
 from hive.logits_cache.packing import pack
-from hive.logits_cache.trie import MAX_NORMALISERS, LogitsTrie, PrefixHash
+from hive.logits_cache.trie import MAX_NORMALISERS, LogitsTrie, PrefixHash, Writer
 
 
 def row(size: int = 4, temperature: float = 1.0) -> bytes:
@@ -28,7 +28,8 @@ def digest(namespace: str, *tokens: int) -> bytes:
 
 def test_every_prefix_of_an_output_is_a_state() -> None:
     trie = LogitsTrie(10**6)
-    assert trie.insert("m", [1, 2], [3, 4], {0: row(), 1: row()}) == 2
+    trie.insert("m", [1, 2], [3, 4], {0: row(), 1: row()})
+    assert len(trie) == 2
     assert trie.find(digest("m", 1, 2)) is not None
     inside = trie.find(digest("m", 1, 2, 3))
     assert inside is not None
@@ -44,15 +45,33 @@ def test_namespaces_share_nothing() -> None:
 
 def test_a_hole_ends_the_path() -> None:
     trie = LogitsTrie(10**6)
-    assert trie.insert("m", [1], [2, 3, 4], {0: row(), 2: row()}) == 1
+    trie.insert("m", [1], [2, 3, 4], {0: row(), 2: row()})
+    assert len(trie) == 1
     assert trie.find(digest("m", 1, 2, 3)) is None
 
 
 def test_a_replayed_prefix_is_extended_by_what_the_model_added() -> None:
     trie = LogitsTrie(10**6)
     trie.insert("m", [1], [2, 3], {0: row(), 1: row()})
-    assert trie.insert("m", [1], [2, 3, 4], {2: row()}) == 1
+    trie.insert("m", [1], [2, 3, 4], {2: row()})
+    assert len(trie) == 3
     assert trie.find(digest("m", 1, 2)).child(3) is trie.find(digest("m", 1, 2, 3))  # type: ignore[union-attr]
+
+
+def test_a_row_can_be_replayed_while_its_request_goes_on() -> None:
+    trie = LogitsTrie(10**6)
+    writer = Writer(trie, PrefixHash("m", [1]))
+    writer.write(0, [2], row())
+    assert trie.find(digest("m", 1)) is not None
+    writer.write(1, [2, 3], row())
+    root = trie.find(digest("m", 1))
+    assert root is not None
+    assert root.child(2) is trie.find(digest("m", 1, 2))
+    trie.capacity_bytes = 1
+    writer.write(2, [2, 3, 4], row())
+    writer.write(3, [2, 3, 4, 5], row())
+    writer.close()
+    trie.check_integrity()
 
 
 def test_branches_meet_at_their_common_state() -> None:
@@ -100,7 +119,7 @@ def test_tips_of_the_least_recently_used_path_go_first() -> None:
     trie.insert("m", [9], [8, 7], {0: row(), 1: row()})
     trie.touch([trie.find(digest("m", 1)), trie.find(digest("m", 1, 2))])  # type: ignore[list-item]
     trie.capacity_bytes = trie.nbytes - 1
-    trie.insert("m", [1], [2, 3], {})
+    trie.insert("m", [1], [2, 3], {0: row()})
     assert trie.find(digest("m", 9, 8)) is None
     assert trie.find(digest("m", 9)) is not None
     assert len(trie) == 3
