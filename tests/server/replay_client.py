@@ -8,14 +8,19 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import httpx
+import pytest
 
 KEY = "sesame"
 """API key of the server that answers exactly."""
 
 PROMPTS = ["The capital of France is", "Once upon a time there was a", "2 + 2 ="]
+
+TOLERANCE = 1e-4
+"""Of log-probabilities."""
 
 FORBIDDEN = -1e30
 """Log-probabilities below it stand for minus infinity: tokens that a grammar or a bias forbids."""
@@ -63,25 +68,36 @@ class Answer:
     def assert_same(self, other: Answer) -> None:
         """Raise AssertionError unless both say the same, log-probabilities included."""
         assert self.says() == other.says()
-        assert_logprobs([self.logprobs], [other.logprobs])
-        assert_logprobs(self.top_logprobs, other.top_logprobs)
-        assert_logprobs(self.chosen_logprobs, other.chosen_logprobs)
+        self.assert_same_logprobs(other, len(self.ids))
+
+    def assert_same_logprobs(self, other: Answer, count: int) -> None:
+        """Raise AssertionError unless the first tokens have the same log-probabilities, and so have others there.
+
+        Which of several equally likely tokens comes first, or fills a list up, is chance.
+        """
+        assert_values(self.logprobs[:count], other.logprobs[:count])
+        for ours, theirs in zip(self.chosen_logprobs[:count], other.chosen_logprobs[:count], strict=True):
+            assert_values(ours, theirs)
+        for ours, theirs in zip(self.top_logprobs[:count], other.top_logprobs[:count], strict=True):
+            one, two = (possible(side) for side in (ours, theirs))
+            assert [entry[0] for entry in one] == pytest.approx([entry[0] for entry in two], abs=TOLERANCE)
+            least = min((entry[0] for entry in one), default=0) + TOLERANCE
+            assert_values(*(sorted(_above(side, least), key=itemgetter(1)) for side in (one, two)))
 
 
-def assert_logprobs(
-    found: Sequence[Sequence[Sequence[Any]]],
-    expected: Sequence[Sequence[Sequence[Any]]],
-    tolerance: float = 1e-4,
-) -> None:
-    """Raise AssertionError unless both name the same tokens with the same log-probabilities.
+def possible(entries: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """Without the tokens that fill up a list of alternatives where fewer are possible."""
+    return _above(entries, FORBIDDEN)
 
-    Which tokens fill a list up that has run out of possible ones is chance, so those are left out.
-    """
-    assert len(found) == len(expected)
-    for ours, theirs in zip(found, expected, strict=True):
-        one, other = ([entry for entry in side if entry[0] > FORBIDDEN] for side in (ours, theirs))
-        assert [entry[1] for entry in one] == [entry[1] for entry in other]
-        assert all(abs(a[0] - b[0]) <= tolerance for a, b in zip(one, other, strict=True)), (one, other)
+
+def _above(entries: Sequence[Sequence[Any]], least: float) -> list[Sequence[Any]]:
+    return [entry for entry in entries if entry[0] > least]
+
+
+def assert_values(ours: Sequence[Sequence[Any]], theirs: Sequence[Sequence[Any]]) -> None:
+    """Raise AssertionError unless both have the same tokens in the same order, with the same log-probabilities."""
+    assert [entry[1] for entry in ours] == [entry[1] for entry in theirs]
+    assert [entry[0] for entry in ours] == pytest.approx([entry[0] for entry in theirs], abs=TOLERANCE)
 
 
 class ReplayClient:
