@@ -88,6 +88,18 @@ def test_distinct_samples_of_a_state_that_is_used_up_repeat(exact: ReplayClient,
     assert {answer.text for answer in answers[3:]} <= {"a", "b", "c"}
 
 
+def test_many_held_distinct_samples_are_answered_by_the_cache_one_after_the_other(
+    exact: ReplayClient,
+) -> None:
+    params = Ask("", {"sampling_seed": 1, "temperature": 1.0, "regex": "[ab]"}).body("distinct")[
+        "sampling_params"
+    ]
+    answers = exact.post("/generate", {"text": ["Yes or no? ("] * 300, "sampling_params": params})
+    new = [answer["text"] for answer in answers if not answer["meta_info"]["hive"]["repeats"]]
+    assert sorted(new) == ["a", "b"]
+    assert len(answers) == 300
+
+
 def test_the_first_distinct_sample_is_an_ordinary_one(exact: ReplayClient) -> None:
     for seed in range(3):
         ask = Ask(PROMPTS[1], {"sampling_seed": seed, "max_new_tokens": 6}, tag={"tenant": f"first-{seed}"})
