@@ -116,6 +116,14 @@ PATCHES: tuple[Patch, ...] = (
         "/v1/completions does not say what was done.",
     ),
     Patch(
+        "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat._process_logprobs_tokens",
+        "around",
+        "serving_chat:around_process_logprobs_tokens",
+        ("self", "logprobs", "use_token_index"),
+        "Upstream gives every token of a streamed chunk the first one's alternatives.",
+        "Streamed chats show wrong top_logprobs for replayed tokens.",
+    ),
+    Patch(
         _SCHEDULER + "__init__",
         "after",
         "scheduler:after_init",
@@ -253,6 +261,14 @@ PATCHES: tuple[Patch, ...] = (
         ("self",),
         "A replayed request's cached tokens stay within its prompt.",
         "cached_tokens can exceed prompt_tokens.",
+    ),
+    Patch(
+        _MANAGERS + "schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens",
+        "replace",
+        "schedule_batch:cumulate_penalty_output_tokens",
+        ("self",),
+        "Which tokens penalties count depends on what else ran in between.",
+        "Under penalties, outputs depend on other requests.",
     ),
     Patch(
         "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo.from_schedule_batch",

@@ -216,13 +216,7 @@ def test_openai_endpoints_are_exact(exact: ReplayClient, path: str, extra: dict[
     "path",
     [
         "/v1/completions",
-        pytest.param(
-            "/v1/chat/completions",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="SGLang repeats the alternatives of a chunk's first token, and replay fills chunks",
-            ),
-        ),
+        "/v1/chat/completions",
     ],
 )
 def test_alternatives_in_a_stream_are_exact(exact: ReplayClient, path: str) -> None:
@@ -244,10 +238,6 @@ def test_samples_of_a_seeded_request_differ_and_repeat(exact: ReplayClient) -> N
             exact.generate(alone, replay).assert_same(other)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="under overlap scheduling SGLang leaves a token out of the counts when a prefill comes between two steps",
-)
 def test_penalties_do_not_depend_on_other_requests(exact: ReplayClient) -> None:
     params = {"sampling_seed": 1, "max_new_tokens": 16, "ignore_eos": True, "frequency_penalty": 2.0}
     ask = Ask(PROMPTS[2], params, {"return_logprob": True, "stream": True})

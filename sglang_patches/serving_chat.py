@@ -1,0 +1,13 @@
+"""Hook on ``OpenAIServingChat._process_logprobs_tokens``: each streamed token has its own alternatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def around_process_logprobs_tokens(
+    original: Callable[..., Any], self: Any, logprobs: Any, use_token_index: bool = False
+) -> Any:
+    """Upstream gives every token of a streamed chunk the first one's; a replayed chunk has many tokens."""
+    return original(self, logprobs, use_token_index=True)
