@@ -88,7 +88,11 @@ class CacheStatistics:
     prefetch_hits: int = 0
     """Requests that found themselves replayed ahead."""
     prefetched_tokens: int = 0
+    """Tokens replayed ahead."""
+    prefetch_hit_tokens: int = 0
     """Tokens that such requests took."""
+    hotspot_divergence: float = 0.0
+    """Sum over hotspot replays of their estimates of KL(hotspot || exact), in nats."""
     replay_seconds: float = 0.0
     record_seconds: float = 0.0
     """Spent on the scheduler's thread over rows: packing, keeping and writing back."""
@@ -159,7 +163,7 @@ class LogitsCache:
             return Stepwise(request.rule, request.seed, position)
         self._ahead_tokens -= len(ahead.tokens)
         self.statistics.prefetch_hits += 1
-        self.statistics.prefetched_tokens += len(ahead.tokens)
+        self.statistics.prefetch_hit_tokens += len(ahead.tokens)
         return Prefetched(ahead.tokens, Stepwise(request.rule, request.seed, position))
 
     def run(self, replay: Replay, take: Callable[[int, Node], Verdict], limit: int) -> None:
@@ -172,6 +176,8 @@ class LogitsCache:
         """A replay has stopped: count it and what it used."""
         assert replay.stop is not None
         self.trie.touch(replay.path or ())
+        if isinstance(replay.policy, Hotspot):
+            self.statistics.hotspot_divergence += replay.policy.divergence
         counts = self.statistics
         counts.hits += replay.tokens > 0
         counts.served_whole += replay.stop is Stop.FINISHED
@@ -250,6 +256,7 @@ class LogitsCache:
             ahead.replay.run(take, limit)
             done = ahead.replay.tokens - before
             self._ahead_tokens += done
+            self.statistics.prefetched_tokens += done
             limit -= max(1, done)
             if ahead.replay.stop is not None:
                 self.statistics.prefetched += 1
@@ -297,6 +304,10 @@ class LogitsCache:
             "prefetched": counts.prefetched,
             "prefetch_hits": counts.prefetch_hits,
             "prefetched_tokens": counts.prefetched_tokens,
+            "prefetch_saved_seconds": round(
+                counts.prefetch_seconds * counts.prefetch_hit_tokens / max(1, counts.prefetched_tokens), 6
+            ),
+            "hotspot_kl_nats": round(counts.hotspot_divergence / max(1, counts.policies["hotspot"]), 6),
             "replay_seconds": round(counts.replay_seconds, 6),
             "record_seconds": round(counts.record_seconds, 6),
             "prefetch_seconds": round(counts.prefetch_seconds, 6),

@@ -7,10 +7,12 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Protocol
 
 from hive.logits_cache.distinct import DistinctSample, Drawn
+from hive.logits_cache.head import MIN_PROBABILITY
 from hive.logits_cache.hotspot import HotspotRule, row_uncertainty, select
 from hive.logits_cache.packing import unpack
 from hive.logits_cache.sampling import DrawTable, SamplingRule, uniform
@@ -24,6 +26,13 @@ LARGEST_CACHED_ROW = 4096
 def _table(row: bytes, rule: SamplingRule) -> DrawTable:
     """States are resampled again and again: the second draw from a row costs a tenth of the first."""
     return DrawTable(unpack(row), rule)
+
+
+def draw_table(node: Node, rule: SamplingRule) -> DrawTable:
+    """What draws from a node under a rule need."""
+    if len(node.row) > LARGEST_CACHED_ROW:
+        return DrawTable(node.head, rule)
+    return _table(node.row, rule)
 
 
 class Policy(Protocol):
@@ -53,10 +62,7 @@ class Stepwise:
         return 0
 
     def draw(self, node: Node) -> int | None:
-        u = uniform(self._seed, self._position)
-        if len(node.row) > LARGEST_CACHED_ROW:
-            return DrawTable(node.head, self._rule).draw(u)
-        return _table(node.row, self._rule).draw(u)
+        return draw_table(node, self._rule).draw(uniform(self._seed, self._position))
 
     def advance(self) -> None:
         self._position += 1
@@ -89,6 +95,10 @@ class Hotspot:
         self._scanned = False
         self._on_path: set[int] = set()
         self._hot: set[int] = set()
+        self.divergence = 0.0
+        """KL(hotspot || exact) in nats over the tokens replayed; see
+        :func:`~hive.logits_cache.hotspot.kl_divergence`, of whose sum each replay is one sample.  A kept token that
+        is beyond its row's head counts as one of the least likely inside it."""
 
     def prepare(self, node: Node, limit: int) -> int:
         if self._scanned:
@@ -123,6 +133,11 @@ class Hotspot:
         cached = next(iter(node.children), None)
         if cached is None or id(node) in self._hot:
             return self._stepwise.draw(node)
+        probability = draw_table(node, self._rule).probability(cached.token)
+        # A token that the rule forbids (recorded under another one) cannot be kept.
+        if probability == 0.0:
+            return self._stepwise.draw(node)
+        self.divergence -= math.log(MIN_PROBABILITY if probability is None else probability)
         return cached.token
 
     def advance(self) -> None:

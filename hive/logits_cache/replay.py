@@ -47,7 +47,7 @@ class Replay:
         self.path: list[Node] | None = [] if keep_path else None
         """The nodes that tokens were taken from; they keep their rows in memory."""
         self._node = node
-        self._policy = policy
+        self.policy = policy
 
     def run(self, take: Callable[[int, Node], Verdict], limit: int) -> None:
         """Replay on, for ``limit`` steps of work at most (a token, or a node that the policy looks ahead at).
@@ -55,7 +55,7 @@ class Replay:
         ``take(token, node)`` appends a token to the request unless it refuses; after it said that the request is
         finished, nothing more is drawn.
         """
-        policy = self._policy
+        policy = self.policy
         while limit > 0 and self.stop is None:
             node = self._node
             assert node is not None

@@ -108,6 +108,20 @@ class DrawTable:
             found = index
         return None if found < 0 else int(self._ids[found])
 
+    def probability(self, token: int) -> float | None:
+        """Of a token under the rule: 0 if it is cut off, None if it is beyond the head.  Where the head only bounds
+        the row's sum, that is the least it can be."""
+        if self._first is not None:
+            return float(token == self._first)
+        (at,) = np.nonzero(self._ids == token)
+        if len(at) == 0:
+            return None
+        cumulative, scale, _ = self._cases[-1]
+        index = int(at[0])
+        if index >= len(cumulative):
+            return 0.0
+        return float(cumulative[index] - (cumulative[index - 1] if index else 0.0)) / scale
+
 
 def draw(head: Head, rule: SamplingRule, u: float) -> int | None:
     """The token that ``u`` selects from the row behind ``head``; None when the head does not decide it.

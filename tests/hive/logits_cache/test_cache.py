@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hive.logits_cache.cache import MAX_PREFETCHED, CachedRequest, LogitsCache
 from hive.logits_cache.head import Head
+from hive.logits_cache.hotspot import HotspotRule
 from hive.logits_cache.packing import pack
 from hive.logits_cache.replay import Stop, Verdict
 from hive.logits_cache.sampling import SamplingRule, derive_seed, draw_live, uniform
@@ -175,7 +176,8 @@ def test_the_next_sample_of_a_state_is_replayed_ahead() -> None:
     output, _ = serve(model, cache, [4], rule, 31, 12)
     assert output == serve(ToyModel(VOCABULARY), None, [4], rule, 31, 12)[0]
     assert cache.statistics.prefetch_hits == 1
-    assert cache.statistics.prefetched_tokens > 0
+    assert cache.statistics.prefetch_hit_tokens > 0
+    assert cache.summary()["prefetch_saved_seconds"] > 0
     cache.check_integrity()
 
 
@@ -191,3 +193,47 @@ def test_what_is_replayed_ahead_is_bounded_and_forgotten_with_the_rows() -> None
     cache.flush()
     assert not cache.prefetching
     cache.check_integrity()
+
+
+def test_hotspots_are_resampled_and_how_far_they_stray_is_told() -> None:
+    cache, model = LogitsCache(10**7), ToyModel(VOCABULARY)
+    rule = SamplingRule.of(1.0, ALL, 1.0, 0.0)
+    first, _ = serve(model, cache, [4], rule, 1, 12)
+
+    def resample(seed: int, hotspot: HotspotRule) -> list[int]:
+        output: list[int] = []
+
+        def take(token: int, _node: Node) -> Verdict:
+            output.append(token)
+            return Verdict.GOES_ON
+
+        request = CachedRequest("m", rule, seed, [4], policy="hotspot", hotspot=hotspot)
+        replay = cache.begin(request)
+        while replay.stop is None:
+            cache.run(replay, take, limit=2)
+        cache.concluded(replay)
+        cache.depart(request, output, ended=True, replayed=len(output))
+        return output
+
+    outputs = [resample(seed, HotspotRule(top_k=1)) for seed in range(2, 30)]
+    assert len({tuple(output) for output in outputs}) > 1, "the hotspot is drawn anew"
+    assert sum(output[: len(first)] == first[: len(output)] for output in outputs) > 1, "the rest is kept"
+    assert cache.summary()["hotspot_kl_nats"] > 0.0
+    assert cache.summary()["policies"]["hotspot"] == 28
+
+
+def test_a_hotspot_replay_keeps_no_token_that_its_rule_forbids() -> None:
+    cache, model = LogitsCache(10**7), ToyModel(VOCABULARY)
+    for seed in range(5):
+        serve(model, cache, [4], SamplingRule.of(2.0, ALL, 1.0, 0.0), seed, 12)
+    request = CachedRequest("m", SamplingRule.of(1.0, 1, 1.0, 0.0), 9, [4], policy="hotspot")
+    greedy: list[int] = []
+    replay = cache.begin(request)
+
+    def take(token: int, node: Node) -> Verdict:
+        assert token == node.head.ids[0]
+        greedy.append(token)
+        return Verdict.GOES_ON
+
+    cache.run(replay, take, limit=100)
+    assert greedy
