@@ -27,6 +27,10 @@ class Stop(StrEnum):
     """The request's first state is not in the cache."""
 
 
+STEP_BYTES = 4096
+"""A whole row takes as long to draw from as several heads: so many bytes count as a step of work."""
+
+
 class Verdict(Enum):
     """What a request says of a chosen token."""
 
@@ -60,9 +64,10 @@ class Replay:
             node = self._node
             assert node is not None
             ahead = policy.prepare(node, limit)
-            limit -= ahead + 1
-            if limit < 0:
+            limit -= ahead
+            if limit <= 0:
                 return
+            limit -= 1 + len(node.row) // STEP_BYTES
             token = policy.draw(node)
             verdict = Verdict.REFUSED if token is None else take(token, node)
             if token is None or verdict is Verdict.REFUSED:
