@@ -4,7 +4,7 @@ Seeded per request without ``--enable-deterministic-inference``, independent of 
 inverse CDF that replay uses (:mod:`hive.logits_cache.sampling`).  The heads of the distributions are left on
 ``logits_output`` for recording, so a distribution is ordered once for both.  They are taken after penalties, biases
 and the grammar's mask: what a state's row depends on beside its tokens is therefore part of the cache's namespace
-(see :mod:`sglang_patches.scheduler`).
+(see :mod:`sglang_patches.request_state`).
 
 On a CPU the draw is :func:`~hive.logits_cache.sampling.draw_live` itself, over the top-k of each row.  On a GPU it is
 :func:`~hive.logits_cache.device_sampling.draw_rows`, its twin over whole batches, which never waits for the device.

@@ -134,9 +134,7 @@ def _say_probabilities(batch: ScheduleBatch, result: Any, rows: SampledRows) -> 
         REPEATS_KEY: [None] * len(batch.reqs),
     }
     for i, sample in samples.items():
-        said[PROBABILITY_KEY][i] = sample.log_probability + math.log(
-            max(rows.probability(i), LEAST_PROBABILITY)
-        )
+        said[PROBABILITY_KEY][i] = sample.log_probability + math.log(_probability(rows, i))
         said[REPEATS_KEY][i] = sample.repeats
     result.logits_output.customized_info = {**(result.logits_output.customized_info or {}), **said}
 

@@ -2,7 +2,7 @@
 
 ``stepwise`` draws every token anew from its kept distribution, exactly as the model's sampler would (paper, Algorithm
 1).  ``hotspot`` keeps the tokens of an earlier output where the model was sure (paper, section 6.2; approximate).
-``distinct`` draws without replacement: no two outputs of a state are alike (ours).
+``distinct`` draws without replacement: no two outputs of a state have the same tokens (ours).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _table(row: bytes, rule: SamplingRule) -> DrawTable:
 
 
 def draw_table(node: Node, rule: SamplingRule) -> DrawTable:
-    """What draws from a node under a rule need."""
+    """What a draw from a node under a rule needs."""
     if len(node.row) > LARGEST_CACHED_ROW:
         return DrawTable(node.head, rule)
     return _table(node.row, rule)
@@ -86,7 +86,7 @@ class Prefetched:
 
 
 class Hotspot:
-    """Keeps the first output that was written back here, except at its hotspots."""
+    """Keeps the tokens of the first output that was recorded here, except at its hotspots."""
 
     def __init__(self, rule: SamplingRule, seed: int, position: int, policy: HotspotRule) -> None:
         self._rule, self._policy = rule, policy
