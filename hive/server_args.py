@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 from dataclasses import dataclass, field, fields
@@ -141,4 +142,11 @@ class HiveServerArgs:
     @classmethod
     def from_environment(cls) -> Self:
         """The settings of the server this process belongs to."""
-        return cls(**json.loads(os.environ[ENVIRONMENT_VARIABLE]))
+        return cls(**_settings(os.environ[ENVIRONMENT_VARIABLE]))
+
+
+@functools.lru_cache(maxsize=1)
+def _settings(text: str) -> dict[str, Any]:
+    """Parsed once per process: the scheduler asks for every prefill."""
+    settings: dict[str, Any] = json.loads(text)
+    return settings

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hive.logits_cache.head import Head
-from hive.logits_cache.sampling import SamplingRule
+from hive.logits_cache.sampling import SamplingRule, kept_in_head
 
 EXHAUSTED = 1e-12
 """A state with no more probability left than this is used up."""
@@ -350,22 +350,13 @@ def _keep(head: Head, rule: SamplingRule, at: NDArray[np.intp], known: NDArray[n
     ``known`` are the probabilities of the head's tokens at the indices ``at``.
     """
     weights = head.weights(rule.temperature)
-    n = len(weights)
     cumulative = np.cumsum(weights)
     low, high = head.normaliser_bounds(rule.temperature, weights)
-    size = min(max(rule.top_k, 1), n)
-    inside = [head.complete or rule.top_k <= n] * 2
-    sizes = [size, size]
-    for i, normaliser in enumerate((low, high)):
-        if rule.top_p < 1.0:
-            nucleus = int(np.searchsorted(cumulative - weights, rule.top_p * normaliser, side="right"))
-            inside[i] = inside[i] or nucleus < n or cumulative[-1] > rule.top_p * normaliser
-            sizes[i] = min(sizes[i], nucleus)
-        if rule.min_p > 0.0:
-            likely = max(int(np.searchsorted(-weights, -rule.min_p, side="right")), 1)
-            inside[i] = inside[i] or likely < n
-            sizes[i] = min(sizes[i], likely)
-    if inside[0] and inside[1] and sizes[0] == sizes[1]:
+    sizes, inside = zip(
+        *(kept_in_head(head, weights, cumulative, rule, normaliser) for normaliser in (low, high)),
+        strict=True,
+    )
+    if all(inside) and sizes[0] == sizes[1]:
         return _Kept(weights[: sizes[0]], float(cumulative[sizes[0] - 1]), True)
     if any(inside):
         return None

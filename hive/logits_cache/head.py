@@ -125,10 +125,10 @@ class Head:
             upper = min(upper, inside + scale * tail_most)
         return lower, upper
 
-    def trimmed(self, min_probability: float = MIN_PROBABILITY, limit: int = 2**31) -> Self:
+    def trimmed(self, min_probability: float = MIN_PROBABILITY) -> Self:
         """The head without tokens less likely than ``min_probability`` at its warmest temperature, though not
-        without its first :data:`MIN_TOKENS`, and ``limit`` tokens long at most."""
-        size = min(len(self.ids), limit)
+        without its first :data:`MIN_TOKENS`."""
+        size = len(self.ids)
         if min_probability > 0.0 and size > MIN_TOKENS and self.normalisers:
             temperature = max(self.normalisers)
             weights = self.weights(temperature)

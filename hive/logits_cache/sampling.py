@@ -139,17 +139,7 @@ def _cases(
     normaliser: float,
 ) -> list[tuple[NDArray[np.float64], float, bool]]:
     """What a draw has to agree on if the row's weights add up to ``normaliser``."""
-    n = len(weights)
-    kept = min(n, rule.top_k)
-    inside = head.complete or rule.top_k <= n
-    if rule.top_p < 1.0:
-        nucleus = int(np.searchsorted(cumulative - weights, rule.top_p * normaliser, side="right"))
-        inside = inside or nucleus < n or cumulative[-1] > rule.top_p * normaliser
-        kept = min(kept, nucleus)
-    if rule.min_p > 0.0:
-        likely = int(np.searchsorted(-weights, -rule.min_p, side="right"))
-        inside = inside or likely < n
-        kept = min(kept, likely)
+    kept, inside = kept_in_head(head, weights, cumulative, rule, normaliser)
     if inside:
         return [(cumulative[:kept], float(cumulative[kept - 1]), True)]
     whole = (cumulative, normaliser, False)
@@ -157,6 +147,29 @@ def _cases(
         # The cut lies in the tail: the kept mass is known only to lie between the head's and the whole.
         return [(cumulative, float(cumulative[-1]), False), whole]
     return [whole]
+
+
+def kept_in_head(
+    head: Head,
+    weights: NDArray[np.float64],
+    cumulative: NDArray[np.float64],
+    rule: SamplingRule,
+    normaliser: float,
+) -> tuple[int, bool]:
+    """How many of a head's tokens a rule keeps if the row's weights add up to ``normaliser``, and whether these are
+    all it keeps.  ``weights`` are the head's, ``cumulative`` their running sum (both float64, ``[n]``)."""
+    n = len(weights)
+    kept = min(max(rule.top_k, 1), n)
+    inside = head.complete or rule.top_k <= n
+    if rule.top_p < 1.0:
+        nucleus = int(np.searchsorted(cumulative - weights, rule.top_p * normaliser, side="right"))
+        inside = inside or nucleus < n or bool(cumulative[-1] > rule.top_p * normaliser)
+        kept = min(kept, nucleus)
+    if rule.min_p > 0.0:
+        likely = max(int(np.searchsorted(-weights, -rule.min_p, side="right")), 1)
+        inside = inside or likely < n
+        kept = min(kept, likely)
+    return kept, inside
 
 
 def draw_live(

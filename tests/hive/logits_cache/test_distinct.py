@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hive.logits_cache.distinct import EXHAUSTED, DistinctSample, DistinctTree, DistinctTrees, Drawn
 from hive.logits_cache.head import Head
 from hive.logits_cache.sampling import SamplingRule, draw
+from tests.hive.logits_cache.truth import expected
 
 ALL = 1 << 30
 PLAIN = SamplingRule.of(1.0, ALL, 1.0, 0.0)
@@ -54,20 +55,8 @@ class ToyModel:
         return len(output) == self.length or (bool(output) and output[-1] == EOS)
 
     def distribution(self, output: Output) -> NDArray[np.float64]:
-        """The rule's next-token distribution written down the slow way (float64, ``[vocabulary]``)."""
-        row, rule = self.row(output), self.rule
-        probabilities = np.exp((row.astype(np.float64) - float(row.max())) / rule.temperature)
-        probabilities /= probabilities.sum()
-        order = sorted(range(len(row)), key=lambda i: (-row[i], i))
-        kept, before = [], 0.0
-        for rank, i in enumerate(order):
-            likely = probabilities[i] >= rule.min_p * probabilities[order[0]]
-            if rank < rule.top_k and before <= rule.top_p and likely:
-                kept.append(i)
-            before += probabilities[i]
-        result = np.zeros(len(row))
-        result[kept] = probabilities[kept] / probabilities[kept].sum()
-        return result
+        """The rule's next-token distribution (float64, ``[vocabulary]``)."""
+        return expected(self.row(output), self.rule)
 
     def outputs(self, output: Output = (), probability: float = 1.0) -> Iterator[tuple[Output, float]]:
         """Every output of non-zero probability, with it."""

@@ -20,6 +20,7 @@ from hive.logits_cache.sampling import (
     probability,
     uniform,
 )
+from tests.hive.logits_cache.truth import expected
 
 ALL = 1 << 30
 RULES = {
@@ -31,22 +32,6 @@ RULES = {
     "min_p": SamplingRule.of(1.0, ALL, 1.0, 0.2),
     "all": SamplingRule.of(0.9, 12, 0.9, 0.02),
 }
-
-
-def expected(row: NDArray[np.float32], rule: SamplingRule) -> NDArray[np.float64]:
-    """The distribution a rule asks for, written down the slow way: SGLang's joint order of truncations."""
-    probabilities = np.exp((row - row.max()).astype(np.float64) / rule.temperature)
-    probabilities /= probabilities.sum()
-    order = sorted(range(len(row)), key=lambda i: (-row[i], i))
-    kept, before = [], 0.0
-    for rank, i in enumerate(order):
-        likely = probabilities[i] >= rule.min_p * probabilities[order[0]]
-        if rank < rule.top_k and before <= rule.top_p and likely:
-            kept.append(i)
-        before += probabilities[i]
-    result = np.zeros(len(row))
-    result[kept] = probabilities[kept] / probabilities[kept].sum()
-    return result
 
 
 def chi_square_fails(draws: NDArray[np.int64], probabilities: NDArray[np.float64]) -> bool:
@@ -129,7 +114,7 @@ def test_a_head_decides_as_the_whole_row_does_or_not_at_all(
     recorded = Head.of_row(row, recorded_at)
     picked = np.argsort(-row, kind="stable")[:size]
     head = Head.select(picked.astype(np.int64), row[picked], recorded.support, recorded.normalisers)
-    for cut in (head, head.trimmed(0.001, 20)):
+    for cut in (head, head.trimmed(0.001)):
         assert draw(cut, rule, u) in (truth, None)
 
 

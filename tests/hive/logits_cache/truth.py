@@ -1,0 +1,24 @@
+"""What the sampler's tests compare with: a rule's distribution without any of the shortcuts."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hive.logits_cache.sampling import SamplingRule
+
+
+def expected(row: NDArray[np.float32], rule: SamplingRule) -> NDArray[np.float64]:
+    """The distribution a rule asks for, written down the slow way: SGLang's joint order of truncations."""
+    probabilities = np.exp((row.astype(np.float64) - float(row.max())) / rule.temperature)
+    probabilities /= probabilities.sum()
+    order = sorted(range(len(row)), key=lambda i: (-row[i], i))
+    kept, before = [], 0.0
+    for rank, i in enumerate(order):
+        likely = probabilities[i] >= rule.min_p * probabilities[order[0]]
+        if rank < rule.top_k and before <= rule.top_p and likely:
+            kept.append(i)
+        before += probabilities[i]
+    result = np.zeros(len(row))
+    result[kept] = probabilities[kept] / probabilities[kept].sum()
+    return result
