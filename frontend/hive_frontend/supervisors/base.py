@@ -1,13 +1,22 @@
-"""What a supervisor is."""
+"""The contract between the runtime and a supervisor.
+
+Most algorithms are written more easily as a `Searcher` (`hive_frontend.supervisors.searcher`), which needs two
+methods and cannot depend on who answers first; its module shows a whole one.
+"""
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from hive_frontend.flow_graph import FlowGraph
 from hive_frontend.state import State
+
+if TYPE_CHECKING:
+    from hive_frontend.agent import Agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +39,23 @@ class Drop:
     state: State
 
 
-Decision = Fire | Drop
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Run another agent once, to learn something about the search: let one vote, say, or judge.
+
+    Its own states are no concern of the supervisor. The one that it ends in, final or dead, is handed to
+    `commit` like any other state, with this object as `state.asked` (None for all states of the search) and a
+    `path` that no other state has.
+    """
+
+    agent: Agent[..., Any]
+    args: tuple[Any, ...]
+    key: tuple[int, ...]
+    """Tells this from everything else that the supervisor asks, in every run the same: what is random about
+    the answer derives from the run's seed and from this."""
+
+
+Decision = Fire | Drop | Ask
 
 
 class Supervisor(ABC):
@@ -40,6 +65,10 @@ class Supervisor(ABC):
     `commit`, it asks `fire` what to do. It fires the states that it is told to, all concurrently, and hands
     every state that results to `commit`. The run ends when nothing is in flight and `fire` wants nothing.
     Agent code does not know that any of this happens.
+
+    A state whose operation waits for another agent sleeps. It is fired like any other: the runtime keeps the
+    firing back until the other agent yields or ends, tells `wake`, and goes on. To a supervisor, sleep is a
+    call that takes long.
 
     Two rules for authors. The runtime works on a deep copy of the instance that it is given, so an instance
     holds the settings of all runs and the books of none until `init`. And states are committed in the order
@@ -59,14 +88,26 @@ class Supervisor(ABC):
 
     @abstractmethod
     def fire(self) -> Iterable[Decision]:
-        """Which states to fire now, and which to give up."""
+        """Which states to fire now, which to give up, and which agents to ask."""
 
     @abstractmethod
     def commit(self, state: State) -> None:
-        """A transition finished and led to `state`, which may be waiting, final or dead."""
+        """A transition finished and led to `state`, which may be waiting, final or dead; or an agent that was
+        asked ended in it."""
 
     def wake(self, state: State) -> None:  # noqa: B027
-        """What `state` slept on has happened: another agent yielded or ended, so it can be fired.
+        """What `state` slept on has happened: another agent yielded or ended.
 
-        Only states that wait for other agents sleep. An agent on its own has none.
+        Information only: a firing that was kept back goes on by itself.
         """
+
+    def __repr__(self) -> str:
+        """The settings: what `__init__` takes and the instance keeps by the same name. Numbers always show,
+        since they say how large a search is, other settings only where they differ from the default."""
+        shown = [
+            f"{name}={value!r}"
+            for name, parameter in inspect.signature(type(self)).parameters.items()
+            if (value := getattr(self, name, parameter.default)) != parameter.default
+            or isinstance(value, (int, float))
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"

@@ -25,6 +25,3 @@ class Once(Supervisor):
     def commit(self, state: State) -> None:
         if state.kind == "waiting":
             self._ready.append(state)
-
-    def __repr__(self) -> str:
-        return "Once()"

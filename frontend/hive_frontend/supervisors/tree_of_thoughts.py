@@ -1,26 +1,52 @@
-"""Tree of Thoughts as breadth-first search over named states."""
+"""Tree of Thoughts: breadth-first or depth-first search over named states."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
-from hive_frontend.errors import SupervisorError
 from hive_frontend.flow_graph import FlowGraph
 from hive_frontend.state import State, by_promise
-from hive_frontend.supervisors.base import Decision, Drop, Fire, Supervisor
+from hive_frontend.supervisors.base import Decision, Drop, Fire
+from hive_frontend.supervisors.searcher import Books, Searcher
+from hive_frontend.supervisors.settings import Check
+from hive_frontend.supervisors.vote import Vote
 
 
-class TreeOfThoughts(Supervisor):
+@dataclass
+class ThoughtBooks(Books):
+    waiting: list[State] = field(default_factory=list)
+    """States at which to branch later; depth first, a stack."""
+    candidates: list[State] = field(default_factory=list)
+    """States that a vote is being held on."""
+    ballots: int = 0
+    results: int = 0
+    firings: int = 0
+
+
+class TreeOfThoughts(Searcher[ThoughtBooks]):
     """Branches at the states called `branch_at`, and keeps the best of each generation.
 
     States with other names are fired once as soon as they are there. States to branch at wait until no
-    branch is on its way any more. Then those with the same name, reached the same number of times on their
-    way, form a generation: the `breadth` best by score are fired `branching` times each, the rest is given
-    up. Several generations can only wait at once when there are several names; the youngest-founded one, with
-    the fewest branchings behind it, goes first, so that stragglers catch up with the others.
+    branch is on its way any more. What then happens depends on `order`:
 
-    The search ends when `limit` results are there (None: no limit) or no state is left. The limit is looked
-    at between generations, hence never depends on which of two answers was faster.
+    - `"bfs"`: states with the same name, reached the same number of times on their way, form a generation:
+      the `breadth` best are fired `branching` times each, the rest is given up. Several generations can only
+      wait at once when there are several names; the one with the fewest branchings behind it goes first, so
+      that stragglers catch up with the others.
+    - `"dfs"`: of the states that the last branching led to, the `breadth` best are kept, and the best of them
+      is fired `branching` times. Where that leads nowhere, the search comes back to the next best.
+
+    `select` says which are best: `"value"` ranks by score, a `Vote` by the votes of another agent, which is
+    asked only where there is something to choose. States that score below `threshold` are given up at once;
+    those without a score are not.
+
+    The search ends when `limit` results are there, when the next branching would exceed the `budget` of firings
+    of states to branch at (None: no limit), or when no state is left. All of this is looked at between rounds,
+    hence never depends on which of two answers was faster.
+
+    Yao et al.: Tree of Thoughts: Deliberate Problem Solving with Large Language Models, 2023.
     """
 
     def __init__(
@@ -30,85 +56,75 @@ class TreeOfThoughts(Supervisor):
         branching: int = 5,
         breadth: int = 5,
         limit: int | None = 1,
+        order: Literal["bfs", "dfs"] = "bfs",
+        select: Literal["value"] | Vote = "value",
+        threshold: float | None = None,
+        budget: int | None = None,
     ) -> None:
-        self.branch_at = (branch_at,) if isinstance(branch_at, str) else tuple(branch_at)
-        if not self.branch_at:
-            raise SupervisorError("TreeOfThoughts: branch_at names no state to branch at")
-        for setting, value in (("branching", branching), ("breadth", breadth), ("limit", limit)):
-            optional = setting == "limit" and value is None
-            if not optional and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise SupervisorError(
-                    f"TreeOfThoughts: {setting} must be an integer of at least 1, not {value!r}"
-                )
-        self.branching = branching
-        self.breadth = breadth
-        self.limit = limit
-        self._ready: list[State] = []
-        self._parked: list[State] = []
-        self._in_flight = 0
-        self._results = 0
+        check = Check(self)
+        self.branch_at = check.names("branch_at", branch_at)
+        self.branching = check.count("branching", branching)
+        self.breadth = check.count("breadth", breadth)
+        self.limit = check.optional(check.count, "limit", limit)
+        self.order = check.choice("order", order, ("bfs", "dfs"))
+        if not isinstance(select, Vote) and select != "value":
+            raise check.error(f"select must be 'value' or a Vote, not {select!r}")
+        self.select = select
+        self.threshold = check.optional(check.number, "threshold", threshold)
+        self.budget = check.optional(check.count, "budget", budget)
 
     def check(self, graph: FlowGraph) -> None:
-        names = graph.state_names
-        for name in self.branch_at:
-            if name not in names:
-                known = f"its states are {', '.join(names)}" if names else "it has no states"
-                raise SupervisorError(
-                    f"TreeOfThoughts: branch_at={name!r} names no state of agent {graph.agent!r}; {known} "
-                    '(name a state with gen(..., name="..."))'
-                )
+        Check(self).known(graph, "branch_at", *self.branch_at)
 
-    def init(self, states: Sequence[State]) -> None:
-        for state in states:
-            self._sort_in(state)
+    def begin(self) -> ThoughtBooks:
+        return ThoughtBooks()
 
-    def commit(self, state: State) -> None:
-        self._in_flight -= 1
-        self._sort_in(state)
+    def go_on(self, state: State) -> Fire | None:
+        return None if state.name in self.branch_at else Fire(state)
 
-    def _sort_in(self, state: State) -> None:
-        if state.kind == "final":
-            self._results += 1
-        elif state.kind == "waiting":
-            (self._parked if state.name in self.branch_at else self._ready).append(state)
-
-    def fire(self) -> Iterable[Decision]:
-        if self._ready:
-            decisions: list[Decision] = [Fire(state) for state in self._ready]
-            self._ready = []
-        elif self._in_flight == 0 and self._parked:
-            decisions = self._next_generation()
-        else:
+    def decide(self, books: ThoughtBooks, arrived: list[State]) -> Sequence[Decision]:
+        if books.candidates and isinstance(self.select, Vote):
+            group, books.candidates = books.candidates, []
+            return self._expand(books, self.select.ranking(group, arrived))
+        books.results += sum(state.kind == "final" for state in arrived)
+        if self.limit is not None and books.results >= self.limit:
             return []
-        self._in_flight += sum(decision.times for decision in decisions if isinstance(decision, Fire))
-        return decisions
+        stopped = [state for state in arrived if state.kind == "waiting"]
+        decisions = [Drop(state) for state in stopped if self._is_poor(state)]
+        group = [state for state in stopped if not self._is_poor(state)]
+        if self.order == "bfs" and (waiting := books.waiting + group):
+            group, books.waiting = next_generation(waiting, self.branch_at)
+        if isinstance(self.select, Vote) and len(group) > (self.breadth if self.order == "bfs" else 1):
+            books.candidates = group
+            books.ballots += 1
+            return [*decisions, *self.select.asks(group, books.ballots)]
+        return [*decisions, *self._expand(books, sorted(group, key=by_promise))]
 
-    def _next_generation(self) -> list[Decision]:
-        if self.limit is not None and self._results >= self.limit:
-            dropped, self._parked = self._parked, []
-            return [Drop(state) for state in sorted(dropped, key=by_promise)]
-        group, self._parked = next_generation(self._parked, self.branch_at)
-        return [
-            Fire(state, times=self.branching) if rank < self.breadth else Drop(state)
-            for rank, state in enumerate(sorted(group, key=by_promise))
-        ]
+    def _expand(self, books: ThoughtBooks, ranked: list[State]) -> Sequence[Decision]:
+        keep, rest = ranked[: self.breadth], ranked[self.breadth :]
+        if self.order == "dfs":
+            books.waiting += reversed(keep)
+            keep = books.waiting[-1:]
+            del books.waiting[-1:]
+        if self.budget is not None:
+            keep = keep[: (self.budget - books.firings) // self.branching]
+        books.firings += len(keep) * self.branching
+        return [Drop(state) for state in rest] + [Fire(state, times=self.branching) for state in keep]
 
-    def __repr__(self) -> str:
-        return (
-            f"TreeOfThoughts(branch_at={self.branch_at!r}, branching={self.branching}, "
-            f"breadth={self.breadth}, limit={self.limit})"
-        )
+    def _is_poor(self, state: State) -> bool:
+        return self.threshold is not None and state.score is not None and state.score < self.threshold
 
 
 def next_generation(waiting: Sequence[State], names: Sequence[str]) -> tuple[list[State], list[State]]:
     """Split waiting states into the generation to expand next and the others."""
 
-    def generation(state: State) -> tuple[int, int, int]:
+    def order(state: State) -> tuple[int, int, int]:
         branchings = sum(state.visits.get(name, 0) for name in names)
         return branchings, names.index(state.name), state.visits[state.name]
 
-    def key(state: State) -> tuple[str, int]:
+    def generation(state: State) -> tuple[str, int]:
         return state.name, state.visits[state.name]
 
-    chosen = key(min(waiting, key=generation))
-    return [s for s in waiting if key(s) == chosen], [s for s in waiting if key(s) != chosen]
+    chosen = generation(min(waiting, key=order))
+    group = [state for state in waiting if generation(state) == chosen]
+    return group, [state for state in waiting if generation(state) != chosen]
