@@ -1,0 +1,119 @@
+"""Typed answers: the JSON schema that a server constrains an answer by, and the answer as an instance of the type.
+
+    class Step(BaseModel):
+        tool: Literal["search", "edit"]
+        goal: str = Field(max_length=80)
+        lines: list[int] = Field(max_length=4)
+
+    step = parse_as(Step, await gen("What next?", json_schema=schema_of(Step), max_tokens=120))
+
+Any type will do that `pydantic.TypeAdapter` takes: models, dataclasses, typed dicts, `list[int]`, `Literal`, enums.
+Bound strings and lists (`max_length`): a model that may go on for ever sometimes does, until `max_tokens` cuts it off.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any, TypeVar, overload
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+
+from hive_frontend.errors import ModelError
+
+T = TypeVar("T")
+
+_MAX_PROBLEMS = 5
+_MAX_SHOWN = 500
+
+
+class InvalidAnswer(ModelError):
+    """A model's answer is not what the program asked for; `text` is the whole answer."""
+
+    def __init__(self, message: str, *, text: str) -> None:
+        super().__init__(message)
+        self.text = text
+
+
+def schema_of(model: Any) -> str:
+    """The JSON schema of a type, as text for `gen(json_schema=...)`.
+
+    Fields stand in the order of the type, which is the order in which the model writes them: put reasons before
+    verdicts. `TypeError` for a type that has no JSON schema.
+    """
+    try:
+        return _schema_of(model)
+    except TypeError as error:
+        if "unhashable" not in str(error):
+            raise
+        return _schema_of.__wrapped__(model)
+
+
+@overload
+def parse_as(model: type[T], text: str, finish_reason: str | None = None) -> T: ...
+@overload
+def parse_as(model: Any, text: str, finish_reason: str | None = None) -> Any: ...
+def parse_as(model: Any, text: str, finish_reason: str | None = None) -> Any:
+    """`text` as an instance of the type; `InvalidAnswer`, which says what is wrong with it, when it is none.
+
+    `finish_reason` tells why the model stopped; a `Reply` knows by itself.
+    """
+    try:
+        return _adapter(model).validate_json(text)
+    except ValidationError as error:
+        reason = finish_reason or getattr(text, "finish_reason", None)
+        raise InvalidAnswer(_explain(model, text, reason, error), text=text) from None
+
+
+def _explain(model: Any, text: str, finish_reason: str | None, error: ValidationError) -> str:
+    shown = repr(str(text) if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")
+    if finish_reason == "length":
+        return (
+            f"the answer was cut off before it was a complete {_name(model)}: raise max_tokens, or bound the "
+            f"strings and lists of the type (max_length); it reads {shown}"
+        )
+    problems = [
+        f"{'.'.join(map(str, item['loc'])) or 'the whole answer'}: {item['msg']}" for item in error.errors()
+    ]
+    if len(problems) > _MAX_PROBLEMS:
+        problems[_MAX_PROBLEMS:] = [f"and {len(problems) - _MAX_PROBLEMS} more"]
+    return f"the answer is no {_name(model)}: {'; '.join(problems)}; it reads {shown}"
+
+
+def _name(model: Any) -> str:
+    return model.__name__ if isinstance(model, type) else str(model)
+
+
+@lru_cache(maxsize=256)
+def _schema_of(model: Any) -> str:
+    try:
+        return json.dumps(_adapter(model).json_schema())
+    except PydanticUserError as error:
+        raise _no_schema(model, error) from None
+
+
+def _adapter(model: Any) -> TypeAdapter[Any]:
+    try:
+        return _cached_adapter(model)
+    except TypeError as error:
+        # Metadata of an Annotated type need not be hashable.
+        if "unhashable" not in str(error):
+            raise
+        return _cached_adapter.__wrapped__(model)
+
+
+@lru_cache(maxsize=256)
+def _cached_adapter(model: Any) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(model)
+    except PydanticSchemaGenerationError as error:
+        raise _no_schema(model, error) from None
+
+
+def _no_schema(model: Any, error: PydanticUserError) -> TypeError:
+    reason = error.message.splitlines()[0].split(". ")[0]
+    return TypeError(
+        f"an answer cannot be read as {_name(model)}, which has no JSON schema ({reason}); give a pydantic model, "
+        "a dataclass, a typed dict, or a type built of str, int, float, bool, list, dict, Literal and enums"
+    )
