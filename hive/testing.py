@@ -1,5 +1,4 @@
 """Models for tests of agent programs: scripted, and without a server (see :mod:`hive_frontend.testing`)."""
 
-from hive_frontend.testing import Script, ScriptedModel, ScriptExhausted
-
-__all__ = ["Script", "ScriptExhausted", "ScriptedModel"]
+from hive_frontend.testing import *  # noqa: F403
+from hive_frontend.testing import __all__ as __all__

@@ -1,42 +1,55 @@
-"""Models for tests: answers from a script instead of from a server."""
+"""Models for tests: answers from a script or a function instead of from a server."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from hive_frontend.client.base import Client, Completion, Request
+from hive_frontend.client.base import CallTimeout, Client, Completion, OnText, Request
+from hive_frontend.client.guard import RealCallForbidden, forbid_real_calls
+from hive_frontend.dialogue import Message
 from hive_frontend.errors import HiveError
+
+__all__ = [
+    "FunctionModel",
+    "RealCallForbidden",
+    "Script",
+    "ScriptExhausted",
+    "ScriptedModel",
+    "forbid_real_calls",
+]
 
 Answer = str | Completion
 Script = Sequence[Answer] | Callable[[Request], Answer] | Mapping[str, "Answer | Script"]
+
+_PIECE = re.compile(r"\s*\S+\s*\Z|\s*\S+|\s+")
 
 
 class ScriptExhausted(HiveError):
     """A scripted model was asked more than its script has answers for."""
 
 
-class ScriptedModel(Client):
-    """A model that answers from a script and remembers what it was asked.
+class FunctionModel(Client):
+    """A model whose answers come from a function of the `Request`, and which remembers what it was asked.
 
-    The script is one of
+    The function may be `async`. It gives a string, whose words count as tokens, none of them replayed; or a
+    `Completion`, to say otherwise. Streams hand answers out word by word.
 
-    - a list: the answers in the order of the calls;
-    - a function of the `Request`, which tells agent, state, sample, seed, prompt, regex and all else;
-    - a dict from a state's name, or else an agent's name, or else `"*"`, to a list, a function, or one string
-      that answers every call.
-
-    The answers of lists go out in the order in which calls are made; where branches run concurrently, only a
-    function makes that order irrelevant. Tokens are counted as words: an answer of three words is three
-    tokens, none of them replayed. Give a `Completion` instead of a string to say otherwise.
-
-    `delay` gives the seconds that a call takes, to try out orders of completion.
+    `delay` gives the seconds that a call takes, to try out orders of completion. Without it, and with a function
+    that is not `async`, calls are answered at once.
     """
 
-    def __init__(self, script: Script, *, delay: Callable[[Request], float] | None = None) -> None:
-        self._script = script
+    def __init__(
+        self,
+        function: Callable[[Request], Answer | Awaitable[Answer]],
+        *,
+        delay: Callable[[Request], float] | None = None,
+    ) -> None:
+        self._function = function
         self._delay = delay
-        self._used: dict[str, int] = {}
+        self._may_wait = delay is not None or _is_async(function)
         self.calls: list[Request] = []
         """The requests so far, in the order in which they came."""
         self.agents: list[str] = []
@@ -44,20 +57,78 @@ class ScriptedModel(Client):
         self.ended: list[str] = []
         """The sessions that ended, in order."""
 
-    async def complete(self, request: Request) -> Completion:
+    def answer_now(self, request: Request) -> Completion | None:
+        if self._may_wait:
+            return None
         self.calls.append(request)
-        answer = self._answer(request)
+        answer = self._function(request)
+        if isinstance(answer, (str, Completion)):
+            return _completion(answer)
+        raise TypeError(
+            f"the function of a FunctionModel gave {type(answer).__name__}, not a string or a Completion; "
+            "declare it with async def if it waits for something"
+        )
+
+    async def complete(self, request: Request, on_text: OnText | None = None) -> Completion:
+        completion = self.answer_now(request)
+        if completion is None:
+            try:
+                async with asyncio.timeout(request.timeout_s) as limit:
+                    completion = await self._wait(request)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                raise CallTimeout(
+                    f"no answer within {request.timeout_s} s (timeout_s) to {_describe(request)}"
+                ) from None
+        if on_text is not None:
+            for piece in _PIECE.findall(completion.text):
+                on_text(piece)
+                # Whoever reads the stream gets a chance to do so between its pieces.
+                await asyncio.sleep(0)
+        return completion
+
+    async def _wait(self, request: Request) -> Completion:
+        self.calls.append(request)
+        answer = self._function(request)
         if self._delay is not None:
             await asyncio.sleep(self._delay(request))
-        if isinstance(answer, Completion):
-            return answer
-        return Completion(text=answer, tokens_generated=len(answer.split()), finish_reason="stop")
+        return _completion(answer if isinstance(answer, (str, Completion)) else await answer)
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """The dialogue in a plain form: there is no template."""
+        return "".join(f"[{message.role}]\n{message.content}\n\n" for message in messages) + "[assistant]\n"
 
     async def register(self, agent: str, session: str) -> None:
         self.agents.append(agent)
 
     async def end_session(self, session: str) -> None:
         self.ended.append(session)
+
+
+class ScriptedModel(FunctionModel):
+    """A model that answers from a script, and remembers what it was asked.
+
+    The script is one of
+
+    - a list: the answers in the order of the calls;
+    - a function of the `Request`, which tells agent, state, sample, seed, prompt, regex and all else
+      (for an `async` one there is `FunctionModel`);
+    - a dict from a state's name, or else an agent's name, or else `"*"`, to a list, a function, or one string
+      that answers every call.
+
+    The answers of lists go out in the order in which calls are made; where branches run concurrently, only a
+    function makes that order irrelevant. Tokens are counted as words: an answer of three words is three
+    tokens, none of them replayed. Give a `Completion` instead of a string to say otherwise.
+
+    `delay` gives the seconds that a call takes, to try out orders of completion; without it, calls are answered
+    at once.
+    """
+
+    def __init__(self, script: Script, *, delay: Callable[[Request], float] | None = None) -> None:
+        super().__init__(self._answer, delay=delay)
+        self._script = script
+        self._used: dict[str, int] = {}
 
     def _answer(self, request: Request) -> Answer:
         script: Answer | Script = self._script
@@ -82,6 +153,18 @@ class ScriptedModel(Client):
             )
         self._used[key] = number + 1
         return script[number]
+
+
+def _completion(answer: Answer) -> Completion:
+    if isinstance(answer, Completion):
+        return answer
+    return Completion(answer, len(answer.split()), 0, "stop")
+
+
+def _is_async(function: Callable[..., object]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004
+    )
 
 
 def _describe(request: Request) -> str:

@@ -5,20 +5,29 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
 
 from hive_frontend.dialogue import Message
+from hive_frontend.errors import ModelError
 
 # Only what regex dialects of grammar engines agree on; `re.escape` also escapes blanks, which some refuse.
 _REGEX_SPECIAL = frozenset(r"\.^$*+?{}[]|()/")
 
+OnText = Callable[[str], None]
+"""Takes an answer piece by piece, as it comes."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """How the next tokens are drawn. `None` leaves a setting to the server."""
 
+class CallTimeout(ModelError):
+    """A call took longer than its `timeout_s`. It was abandoned, and the server told so."""
+
+
+# Requests, settings and answers are tuples: a search makes one of each per call, and frozen dataclasses take two to
+# three times as long to make.
+
+
+class _Settings(NamedTuple):
     max_tokens: int = 256
     temperature: float | None = None
     top_p: float | None = None
@@ -26,36 +35,56 @@ class Sampling:
     stop: tuple[str, ...] = ()
     regex: str | None = None
     json_schema: str | None = None
-    """The schema as JSON text, hence immutable and shared by forks."""
     choices: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        if isinstance(self.max_tokens, bool) or not isinstance(self.max_tokens, int) or self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be an integer of at least 1, not {self.max_tokens!r}")
-        if self.temperature is not None and not 0 <= self.temperature < math.inf:
-            raise ValueError(f"temperature must be at least 0, not {self.temperature!r}")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p!r}")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k must be at least 1, not {self.top_k!r}")
-        grammars = {"regex": self.regex, "json_schema": self.json_schema, "choices": self.choices or None}
-        given = [name for name, grammar in grammars.items() if grammar is not None]
-        if len(given) > 1:
+
+class Sampling(_Settings):
+    """How the next tokens are drawn. `None` leaves a setting to the server.
+
+    `json_schema` is the schema as JSON text, hence immutable and shared by forks.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        max_tokens: int = 256,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        stop: tuple[str, ...] = (),
+        regex: str | None = None,
+        json_schema: str | None = None,
+        choices: tuple[str, ...] = (),
+    ) -> Sampling:
+        # The exact type: True is an integer, too.
+        if type(max_tokens) is not int or max_tokens < 1:
+            raise ValueError(f"max_tokens must be an integer of at least 1, not {max_tokens!r}")
+        if temperature is not None and not 0 <= temperature < math.inf:
+            raise ValueError(f"temperature must be at least 0, not {temperature!r}")
+        if top_p is not None and not 0 < top_p <= 1:
+            raise ValueError(f"top_p must be above 0 and at most 1, not {top_p!r}")
+        if top_k is not None and top_k < 1:
+            raise ValueError(f"top_k must be at least 1, not {top_k!r}")
+        if (regex is not None) + (json_schema is not None) + bool(choices) > 1:
+            grammars = {"regex": regex, "json_schema": json_schema, "choices": choices or None}
+            given = [name for name, grammar in grammars.items() if grammar is not None]
             raise ValueError(f"{' and '.join(given)} exclude each other: give one grammar at most")
+        return tuple.__new__(cls, (max_tokens, temperature, top_p, top_k, stop, regex, json_schema, choices))
 
     @property
     def grammar(self) -> str | None:
-        """The regular expression that the answer must match, from `regex` or `choices`."""
+        """The regular expression that the answer must match, from `regex` or `choices`; made anew every time."""
         if self.choices:
             return "(" + "|".join(_escape(choice) for choice in self.choices) + ")"
         return self.regex
 
 
 def schema_text(schema: Mapping[str, Any] | str) -> str:
-    """A JSON schema as JSON text, in a fixed order of keys so that equal schemas are equal strings."""
+    """A JSON schema as JSON text. Keys stay in their order: it is the order in which a model writes the fields."""
     try:
         loaded = json.loads(schema) if isinstance(schema, str) else dict(schema)
-        return json.dumps(loaded, sort_keys=True)
+        return json.dumps(loaded)
     except (TypeError, ValueError) as error:
         raise ValueError(f"json_schema is no JSON schema: {error}") from None
 
@@ -64,23 +93,41 @@ def _escape(text: str) -> str:
     return "".join(f"\\{char}" if char in _REGEX_SPECIAL else char for char in text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+def sample_seed(seed: int, sample: int) -> int:
+    """The seed, 0 .. 2**63 - 1, of the `sample`-th draw from a state whose base seed is `seed`.
+
+    Sample 0 has the base seed itself. It is the function by which a Hive server numbers samples, for servers
+    that do not.
+    """
+    if not sample:
+        return seed
+    digest = blake2b(f"{seed}\x1f{sample}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+class Request(NamedTuple):
     """One model call, complete: the same request to the same model gives the same tokens."""
 
     messages: tuple[Message, ...]
     """The dialogue to go on with; empty for a raw completion."""
-    prompt: str | None = None
-    """The text to go on with as it stands, without a chat template; None for a chat."""
     sampling: Sampling
     seed: int
-    """0 .. 2**63 - 1."""
+    """Base seed of the state and the call, 0 .. 2**63 - 1; with `sample` it makes the seed (`sample_seed`)."""
     agent: str
     session: str
     state: str
     sample: int
+    """Number of the draw from this state."""
+    prompt: str | None = None
+    """The text to go on with as it stands, without a chat template; None for a chat."""
     name: str | None = None
     """Name of the state that makes the call. Not sent: it is for scripted models and for people."""
+    model: str | None = None
+    """Name of the model, or of the LoRA adapter, at the server; None for the client's own choice."""
+    timeout_s: float | None = None
+    """Seconds until the call is abandoned, attempts and pauses together; None for the client's own choice."""
+    attempts: int | None = None
+    """How often the call is tried when the transport fails; None for the client's own choice."""
 
     @property
     def text(self) -> str:
@@ -88,8 +135,7 @@ class Request:
         return self.prompt if self.prompt is not None else self.messages[-1].content
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class Completion(NamedTuple):
     """A model's answer to a `Request`."""
 
     text: str
@@ -107,8 +153,26 @@ class Client(ABC):
     """
 
     @abstractmethod
-    async def complete(self, request: Request) -> Completion:
-        """Answer one request; `ModelError` when the model refuses it."""
+    async def complete(self, request: Request, on_text: OnText | None = None) -> Completion:
+        """Answer one request; `ModelError` when the model refuses it, `CallTimeout` when it takes too long.
+
+        With `on_text` the answer is streamed: `on_text` gets its pieces as they come, which together make up
+        the text of the completion.
+        """
+
+    def answer_now(self, request: Request) -> Completion | None:
+        """The answer, if the model has it without waiting for anything; None when `complete` must be awaited.
+
+        A request that is answered here is not given to `complete` any more.
+        """
+        return None
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """The prompt that the model would see for a dialogue, as text; `ModelError` where nobody can tell.
+
+        Not a coroutine: it is for people who look at a dialogue, and may block for one short request.
+        """
+        raise ModelError(f"{type(self).__name__} cannot show the prompt that the model sees")
 
     async def register(self, agent: str, session: str) -> None:  # noqa: B027
         """Tell the model's server that `agent` will call within `session`; comes before its first call."""
@@ -118,3 +182,11 @@ class Client(ABC):
 
     async def aclose(self) -> None:  # noqa: B027
         """Let go of the connections of the running event loop. The client may be used again afterwards."""
+
+
+def check_limits(timeout_s: float, attempts: int) -> None:
+    """`ValueError` unless the two can bound a call."""
+    if not 0 < timeout_s < math.inf:
+        raise ValueError(f"timeout_s must be a number of seconds above 0, not {timeout_s!r}")
+    if type(attempts) is not int or attempts < 1:
+        raise ValueError(f"attempts must be an integer of at least 1, not {attempts!r}")

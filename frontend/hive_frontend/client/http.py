@@ -4,46 +4,53 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, Literal
-from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
-import httpx
-import tenacity
-
-from hive_frontend.client.base import Client, Completion, Request, Sampling
+from hive_frontend.client.base import (
+    CallTimeout,
+    Client,
+    Completion,
+    OnText,
+    Request,
+    Sampling,
+    check_limits,
+    sample_seed,
+)
+from hive_frontend.client.prompts import Messages, Prompt, PromptCache
+from hive_frontend.client.streamed import StreamedText
+from hive_frontend.client.transport import Json, Transport
+from hive_frontend.dialogue import Message
 from hive_frontend.errors import ModelError
 from hive_frontend.identity import check_label
 
-_TRANSIENT_STATUS = frozenset({502, 503, 504})
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_RENDER_S = 10.0
 
 
-class _TransientStatus(Exception):
-    """The server, or a proxy before it, is momentarily unable to answer."""
+class _Served(NamedTuple):
+    """A model as the server knows it."""
 
-    def __init__(self, response: httpx.Response) -> None:
-        super().__init__(f"HTTP {response.status_code}")
-        self.response = response
-
-
-def _is_transient(error: BaseException) -> bool:
-    # A read timeout is no reason to try again: the server is at work, and would do all of it twice.
-    if isinstance(error, (httpx.ReadTimeout, httpx.UnsupportedProtocol, httpx.LocalProtocolError)):
-        return False
-    return isinstance(error, (httpx.TransportError, _TransientStatus))
+    name: str
+    """What `model` says in requests to OpenAI's endpoints."""
+    adapter: str | None
+    """What `lora_path` says in requests to `/generate`."""
+    sglang: bool
+    """Whether the server is one that takes SGLang's extensions of OpenAI's endpoints."""
 
 
 class HttpClient(Client):
     """Talks to the server at `url`.
 
-    A Hive server learns agent, session, state and sample number with every call, and tells how many tokens
-    it replayed. Other servers are asked without these extras: stock SGLang through `/generate` and chat
-    completions, OpenAI-compatible ones through chat completions and completions.
+    A Hive server gets the tokens of a dialogue: those of earlier answers as the model wrote them, so that all of it
+    is found in the server's caches again. It learns agent, session, state and sample number with every call,
+    derives the seed of each sample itself, and tells how many tokens it replayed. Other servers are asked without
+    these extras: stock SGLang through `/generate` and chat completions, OpenAI-compatible ones through chat
+    completions and completions.
 
-    `model` is the model's name at the server (by default the first one that the server lists); `timeout_s`
-    bounds one call; transport errors and the statuses 502, 503 and 504 are tried `attempts` times in all,
-    with back-off, anything else once. `replay="off"` asks a Hive server to decode every token anew.
+    `model` is the name of the model, or of a LoRA adapter, at the server (by default the first model that it
+    lists). `timeout_s` bounds one call, its attempts and the pauses between them together. Transport errors and the
+    statuses 502, 503 and 504 are tried `attempts` times in all, with back-off; anything else is tried once, and so
+    is a stream of which a piece has come. `replay="off"` asks a Hive server to decode every token anew.
     """
 
     def __init__(
@@ -57,59 +64,236 @@ class HttpClient(Client):
         replay: Literal["stepwise", "off"] = "stepwise",
         tenant: str | None = None,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f'the URL of a server looks like "http://localhost:30000", not {url!r}')
         if replay not in ("stepwise", "off"):
             raise ValueError(f'replay must be "stepwise" or "off", not {replay!r}')
-        if attempts < 1:
-            raise ValueError(f"attempts must be at least 1, not {attempts}")
-        # Users of other clients have the habit of giving the API's base URL.
-        self.url = url.rstrip("/").removesuffix("/v1")
-        self._api_key = api_key
+        check_limits(timeout_s, attempts)
+        self._transport = Transport(url, api_key)
         self._model = model
         self._timeout_s = timeout_s
         self._attempts = attempts
         self._replay = replay
         self._tenant = None if tenant is None else check_label("tenant", tenant)
-        # A proxy set in the environment cannot reach a server that listens on this machine's loopback.
-        self._use_proxies = parts.hostname not in _LOOPBACK
-        self._has_hive_routes = True
+        self._is_hive: bool | None = None
+        """Whether the server has Hive's routes; None until it was asked for one."""
         self._has_generate = True
-        # Connections belong to an event loop; one client may serve several run() calls, each with its own.
-        self._connections: WeakKeyDictionary[asyncio.AbstractEventLoop, _Connection] = WeakKeyDictionary()
+        self._served: dict[str | None, _Served] = {}
+        self._prompts = PromptCache()
 
-    async def complete(self, request: Request) -> Completion:
-        if request.prompt is None:
-            return _read_choice(await self._chat(request))
-        if self._has_generate:
-            answer = await self._send("POST", "/generate", self._generate_body(request), missing_ok=True)
-            if answer is not None:
-                return _read_generate(answer)
-            self._has_generate = False
-        return _read_choice(await self._post("/v1/completions", await self._completions_body(request)))
+    @property
+    def url(self) -> str:
+        """The server's address, without `/v1`."""
+        return self._transport.url
+
+    async def complete(self, request: Request, on_text: OnText | None = None) -> Completion:
+        timeout_s = self._timeout_s if request.timeout_s is None else request.timeout_s
+        attempts = self._attempts if request.attempts is None else request.attempts
+        check_limits(timeout_s, attempts)
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                return await self._complete(request, attempts, on_text)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise CallTimeout(
+                f"{self.url}: no answer within {timeout_s:g} s (timeout_s); the call was abandoned"
+            ) from None
+
+    def render(self, messages: Sequence[Message]) -> str:
+        known = self._prompts.get("", tuple(messages))
+        if known is not None:
+            return known.text
+        answer = None
+        if self._is_hive is not False:
+            answer = self._transport.send_blocking(
+                "/hive/render", _render_body(messages, []), timeout_s=_RENDER_S
+            )
+        if answer is None:
+            raise ModelError(
+                f"{self.url} is no Hive server, and only a Hive server shows the prompt that its chat template "
+                "makes of a dialogue; start one with python -m hive.launch_server"
+            )
+        prompt = _read_prompt(answer, [])
+        self._prompts.add("", tuple(messages), prompt)
+        return prompt.text
 
     async def register(self, agent: str, session: str) -> None:
-        body = {"name": agent, "session": session}
-        if self._has_hive_routes and await self._send("POST", "/hive/agents", body, missing_ok=True) is None:
-            self._has_hive_routes = False
+        if self._is_hive is not False:
+            body = {"name": agent, "session": session}
+            self._is_hive = await self._ask("POST", "/hive/agents", body) is not None
 
     async def end_session(self, session: str) -> None:
-        if self._has_hive_routes:
-            await self._send("DELETE", f"/hive/sessions/{session}", None, missing_ok=True)
+        self._prompts.forget(session)
+        if self._is_hive:
+            await self._ask("DELETE", f"/hive/sessions/{session}", None)
 
     async def aclose(self) -> None:
-        connection = self._connections.pop(asyncio.get_running_loop(), None)
-        if connection is not None:
-            await connection.http.aclose()
+        await self._transport.aclose()
 
-    # Bodies
+    async def _ask(self, method: str, path: str, body: Json | None) -> Json | None:
+        """A small request beside the calls; None for a missing route."""
+        try:
+            async with asyncio.timeout(self._timeout_s) as limit:
+                return await self._transport.send(
+                    method, path, body, attempts=self._attempts, missing_ok=True
+                )
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise CallTimeout(
+                f"{method} {self.url}{path}: no answer within {self._timeout_s:g} s (timeout_s)"
+            ) from None
 
-    def _identity(self, request: Request) -> dict[str, Any]:
-        """The `custom_params` of a request; empty for servers that would not know what to do with them."""
-        if not self._has_hive_routes:
-            return {}
-        hive: dict[str, str | int] = {
+    # Calls
+
+    async def _complete(self, request: Request, attempts: int, on_text: OnText | None) -> Completion:
+        if request.prompt is None:
+            prompt = await self._prompt(request.session, request.messages)
+            if prompt is not None and prompt.sampling_params is not None:
+                settings = {**prompt.sampling_params, **_settings(request.sampling)}
+                if stops := [*prompt.sampling_params.get("stop", ()), *request.sampling.stop]:
+                    settings["stop"] = stops
+                completion = await self._generate(
+                    request, {"input_ids": list(prompt.ids)}, settings, attempts, on_text
+                )
+                if completion is None:
+                    raise ModelError(f"{self.url} is a Hive server without /generate")
+                return completion
+            messages = [{"role": role, "content": content} for role, content in request.messages]
+            return await self._openai(
+                "/v1/chat/completions", request, {"messages": messages}, attempts, on_text
+            )
+        if self._has_generate:
+            completion = await self._generate(
+                request, {"text": request.prompt}, _settings(request.sampling), attempts, on_text
+            )
+            if completion is not None:
+                return completion
+            self._has_generate = False
+        return await self._openai("/v1/completions", request, {"prompt": request.prompt}, attempts, on_text)
+
+    async def _generate(
+        self, request: Request, prompt: Json, settings: Json, attempts: int, on_text: OnText | None
+    ) -> Completion | None:
+        """Ask SGLang's own endpoint; None if the server has none."""
+        sampling = request.sampling
+        grammar = sampling.grammar
+        settings["max_new_tokens"] = sampling.max_tokens
+        if grammar is not None:
+            settings["regex"] = grammar
+        if sampling.json_schema is not None:
+            settings["json_schema"] = sampling.json_schema
+        seed, identity = await self._identity(request)
+        settings |= {"sampling_seed": seed, **identity}
+        body = {**prompt, "sampling_params": settings}
+        if request.model is not None or self._model is not None:
+            adapter = (await self._model_named(request.model)).adapter
+            if adapter is not None:
+                body["lora_path"] = adapter
+        if on_text is None:
+            answer = await self._send("/generate", body, attempts)
+        else:
+            answer = await self._stream_generate(body, attempts, StreamedText(on_text, settings.get("stop", ())))
+        if answer is None:
+            return None
+        meta = _dict(answer.get("meta_info"))
+        completion = _completion(
+            answer.get("text"), meta, meta.get("completion_tokens"), meta.get("finish_reason")
+        )
+        if request.prompt is None and "output_ids" in answer:
+            self._prompts.add_answer(request.session, request.messages, completion.text, answer["output_ids"])
+        return completion
+
+    async def _stream_generate(self, body: Json, attempts: int, text: StreamedText) -> Json | None:
+        """The last event of a stream, made to look like the answer that is not streamed."""
+        # The server would only take away what has not been sent yet: StreamedText ends texts at stop strings.
+        body["sampling_params"]["no_stop_trim"] = True
+        body["stream"] = True
+        last: Json = {}
+        ids: list[int] = []
+
+        def on_event(event: Json) -> None:
+            nonlocal last, ids
+            last = event
+            new_ids = event.get("output_ids") or []
+            # With --incremental-streaming-output events hold what is new, otherwise all that came so far.
+            if len(new_ids) < _dict(event.get("meta_info")).get("completion_tokens", 0):
+                ids += new_ids
+                text.grow(text.text + event["text"])
+            else:
+                ids = new_ids
+                text.grow(event["text"])
+
+        if not await self._transport.stream("/generate", body, on_event, attempts=attempts, missing_ok=True):
+            return None
+        finish = _dict(_dict(last.get("meta_info")).get("finish_reason"))
+        if not finish:
+            raise self._cut_off("/generate")
+        return {**last, "text": text.finish(finish.get("matched")), "output_ids": ids}
+
+    async def _openai(
+        self, path: str, request: Request, prompt: Json, attempts: int, on_text: OnText | None
+    ) -> Completion:
+        sampling = request.sampling
+        grammar = sampling.grammar
+        served = await self._model_named(request.model)
+        seed, identity = await self._identity(request)
+        body = {
+            **prompt,
+            "model": served.name,
+            "max_tokens": sampling.max_tokens,
+            **_settings(sampling),
+            "seed": seed,
+            **identity,
+        }
+        if grammar is not None:
+            body["regex"] = grammar
+        if sampling.json_schema is not None:
+            schema = {"name": "answer", "schema": json.loads(sampling.json_schema)}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if on_text is not None:
+            return await self._stream_openai(
+                path, body, attempts, StreamedText(on_text, sampling.stop), served
+            )
+        answer = await self._transport.send("POST", path, body, attempts=attempts)
+        assert answer is not None
+        return _read_choice(answer)
+
+    async def _stream_openai(
+        self, path: str, body: Json, attempts: int, text: StreamedText, served: _Served
+    ) -> Completion:
+        if served.sglang and "stop" in body:
+            body["no_stop_trim"] = True
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        usage: Json = {}
+        finish: Any = None
+        matched: Any = None
+
+        def on_event(event: Json) -> None:
+            nonlocal usage, finish, matched
+            usage = event.get("usage") or usage
+            # The last event may hold nothing but what was used.
+            for choice in (event.get("choices") or [])[:1]:
+                piece = choice["delta"].get("content") if "delta" in choice else choice.get("text")
+                text.grow(text.text + (piece or ""))
+                finish = choice.get("finish_reason") or finish
+                matched = choice.get("matched_stop") or matched
+
+        await self._transport.stream(path, body, on_event, attempts=attempts)
+        if finish is None:
+            raise self._cut_off(path)
+        return _completion(text.finish(matched), {}, usage.get("completion_tokens"), finish)
+
+    def _cut_off(self, path: str) -> ModelError:
+        return ModelError(f"POST {self.url}{path}: the stream ended before the answer was complete")
+
+    async def _send(self, path: str, body: Json, attempts: int) -> Json | None:
+        return await self._transport.send("POST", path, body, attempts=attempts, missing_ok=True)
+
+    async def _identity(self, request: Request) -> tuple[int, Json]:
+        """The seed of a request, and who sends it; the latter is empty for servers that would not know it."""
+        if not await self._asked_whether_hive():
+            return sample_seed(request.seed, request.sample), {}
+        tag: Json = {
             "agent": request.agent,
             "session": request.session,
             "state": request.state,
@@ -117,133 +301,93 @@ class HttpClient(Client):
             "replay": self._replay,
         }
         if self._tenant is not None:
-            hive["tenant"] = self._tenant
-        return {"custom_params": {"hive": hive}}
+            tag["tenant"] = self._tenant
+        # The server derives the seed of each sample from the base seed, and so may prepare the next one.
+        return request.seed, {"custom_params": {"hive": tag}}
 
-    def _generate_body(self, request: Request) -> dict[str, Any]:
-        sampling = request.sampling
-        return {
-            "text": request.prompt,
-            "sampling_params": {
-                "max_new_tokens": sampling.max_tokens,
-                **_common_settings(sampling),
-                **({"regex": sampling.grammar} if sampling.grammar is not None else {}),
-                **({"json_schema": sampling.json_schema} if sampling.json_schema is not None else {}),
-                "sampling_seed": request.seed,
-                **self._identity(request),
-            },
-        }
+    # What there is to know about the server
 
-    async def _completions_body(self, request: Request) -> dict[str, Any]:
-        return {"prompt": request.prompt, **await self._openai_settings(request)}
+    async def _asked_whether_hive(self) -> bool:
+        if self._is_hive is None:
+            async with self._transport.connection().lock:
+                if self._is_hive is None:
+                    self._is_hive = await self._ask("GET", "/hive/agents", None) is not None
+        return self._is_hive
 
-    async def _chat(self, request: Request) -> dict[str, Any]:
-        messages = [{"role": message.role, "content": message.content} for message in request.messages]
-        body = {"messages": messages, **await self._openai_settings(request)}
-        return await self._post("/v1/chat/completions", body)
+    async def _model_named(self, name: str | None) -> _Served:
+        """The model that a call asks for; the first one that the server lists when it asks for none.
 
-    async def _openai_settings(self, request: Request) -> dict[str, Any]:
-        sampling = request.sampling
-        settings: dict[str, Any] = {
-            "model": await self._model_name(),
-            "max_tokens": sampling.max_tokens,
-            **_common_settings(sampling),
-            "seed": request.seed,
-            **self._identity(request),
-        }
-        if sampling.grammar is not None:
-            settings["regex"] = sampling.grammar
-        if sampling.json_schema is not None:
-            schema = {"name": "answer", "schema": json.loads(sampling.json_schema)}
-            settings["response_format"] = {"type": "json_schema", "json_schema": schema}
-        return settings
+        `ModelError` when an SGLang server has no model of this name, for it would answer with another one.
+        """
+        name = self._model if name is None else name
+        if name not in self._served:
+            async with self._transport.connection().lock:
+                if name not in self._served:
+                    self._served[name] = self._find(name, await self._ask("GET", "/v1/models", None))
+        return self._served[name]
 
-    async def _model_name(self) -> str:
-        async with self._connection().naming:
-            if self._model is None:
-                listing = await self._send("GET", "/v1/models", None, missing_ok=True)
-                models = _dict(listing).get("data")
-                # Servers of a single model take any name.
-                self._model = str(models[0]["id"]) if models else "default"
-        return self._model
+    def _find(self, name: str | None, listing: Json | None) -> _Served:
+        cards = {str(card.get("id")): card for card in map(_dict, _dict(listing).get("data") or [])}
+        sglang = any(card.get("owned_by") == "sglang" for card in cards.values())
+        if name is None:
+            # Servers of a single model take any name.
+            return _Served(next(iter(cards), "default"), None, sglang)
+        if not sglang:
+            return _Served(name, None, False)
+        if name in cards:
+            base = cards[name].get("parent")
+            return _Served(name, None, True) if base is None else _Served(f"{base}:{name}", name, True)
+        base, _, adapter = name.partition(":")
+        if base in cards and adapter in cards:
+            return _Served(name, adapter, True)
+        raise ModelError(f"model: {self.url} has no {name!r}; it has {', '.join(map(repr, cards))}")
 
-    # Transport
+    async def _prompt(self, session: str, messages: Messages) -> Prompt | None:
+        """What a Hive server's chat template makes of a dialogue; None when it is no Hive server.
 
-    async def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        answer = await self._send("POST", path, body, missing_ok=False)
-        assert answer is not None
-        return answer
-
-    async def _send(
-        self, method: str, path: str, body: dict[str, Any] | None, *, missing_ok: bool
-    ) -> dict[str, Any] | None:
-        """The server's answer; None for a route that it does not have, if that may be."""
-        try:
-            response = await self._send_patiently(method, path, body)
-        except _TransientStatus as error:
-            response = error.response
-        except httpx.HTTPError as error:
-            detail = str(error) or type(error).__name__
-            raise ModelError(f"{method} {self.url}{path}: {detail}") from error
-        if missing_ok and response.status_code in (404, 405):
+        Asked once per dialogue and session: calls that come meanwhile wait for the same answer.
+        """
+        if self._is_hive is False:
             return None
-        if response.is_error:
-            raise ModelError(
-                f"{method} {self.url}{path}: the server answered {response.status_code}: "
-                f"{_error_message(response)}",
-                status=response.status_code,
-            )
-        try:
-            answer = response.json() if response.content else {}
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise ModelError(
-                f"{method} {self.url}{path}: the answer is no JSON object: {response.text[:200]!r}",
-                status=response.status_code,
-            )
-        return answer
+        known = self._prompts.get(session, messages)
+        if known is not None:
+            return known
+        key = (session, messages)
+        tasks = self._transport.connection().tasks
+        if key not in tasks:
+            tasks[key] = asyncio.ensure_future(self._render(session, messages))
+            tasks[key].add_done_callback(lambda task: _settle(tasks.pop(key, task)))
+        # Shielded: a call that is cancelled must not take away what others wait for.
+        prompt: Prompt | None = await asyncio.shield(tasks[key])
+        return prompt
 
-    async def _send_patiently(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
-        retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(_is_transient),
-            wait=tenacity.wait_random_exponential(multiplier=0.4, max=10.0),
-            stop=tenacity.stop_after_attempt(self._attempts),
-            reraise=True,
-        )
-
-        async def attempt() -> httpx.Response:
-            response = await self._connection().http.request(method, path, json=body)
-            if response.status_code in _TRANSIENT_STATUS:
-                raise _TransientStatus(response)
-            return response
-
-        return await retrying(attempt)
-
-    def _connection(self) -> _Connection:
-        loop = asyncio.get_running_loop()
-        if loop not in self._connections:
-            http = httpx.AsyncClient(
-                base_url=self.url,
-                timeout=httpx.Timeout(self._timeout_s, connect=10.0, pool=None),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
-                headers={"Authorization": f"Bearer {self._api_key}"} if self._api_key else None,
-                trust_env=self._use_proxies,
-            )
-            self._connections[loop] = _Connection(http)
-        return self._connections[loop]
+    async def _render(self, session: str, messages: Messages) -> Prompt | None:
+        prefix = self._prompts.prefix(session, messages)
+        answer = await self._ask("POST", "/hive/render", _render_body(messages, prefix))
+        self._is_hive = answer is not None
+        if answer is None:
+            return None
+        prompt = _read_prompt(answer, prefix)
+        self._prompts.add(session, messages, prompt)
+        return prompt
 
 
-class _Connection:
-    """What a client holds per event loop."""
-
-    def __init__(self, http: httpx.AsyncClient) -> None:
-        self.http = http
-        self.naming = asyncio.Lock()
-        """Held while the model's name is looked up, which concurrent calls need only once."""
+def _settle(task: asyncio.Task[Any]) -> None:
+    """Look at a task's error, which is nobody's when all that waited for it have gone."""
+    if not task.cancelled():
+        task.exception()
 
 
-def _common_settings(sampling: Sampling) -> dict[str, Any]:
+def _render_body(messages: Sequence[Message], prefix: list[int]) -> Json:
+    body: Json = {"messages": [{"role": role, "content": content} for role, content in messages]}
+    return {**body, "prefix_ids": prefix} if prefix else body
+
+
+def _read_prompt(answer: Json, prefix: list[int]) -> Prompt:
+    return Prompt(answer["text"], prefix[: answer["kept"]] + answer["ids"], answer["sampling_params"])
+
+
+def _settings(sampling: Sampling) -> Json:
     """The settings that all endpoints spell alike, without those left to the server."""
     settings = {
         "temperature": sampling.temperature,
@@ -254,12 +398,7 @@ def _common_settings(sampling: Sampling) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def _read_generate(answer: dict[str, Any]) -> Completion:
-    meta = _dict(answer.get("meta_info"))
-    return _completion(answer.get("text"), meta, meta.get("completion_tokens"), meta.get("finish_reason"))
-
-
-def _read_choice(answer: dict[str, Any]) -> Completion:
+def _read_choice(answer: Json) -> Completion:
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices:
         raise ModelError(f"the server's answer holds no choice: {json.dumps(answer)[:200]}")
@@ -270,32 +409,19 @@ def _read_choice(answer: dict[str, Any]) -> Completion:
     return _completion(text or "", _dict(choice.get("meta_info")), used, choice.get("finish_reason"))
 
 
-def _completion(text: Any, meta: dict[str, Any], used: Any, finish: Any) -> Completion:
+def _completion(text: Any, meta: Json, used: Any, finish: Any) -> Completion:
     if not isinstance(text, str):
         raise ModelError(f"the server's answer holds no text but {text!r}")
     hive = _dict(meta.get("hive"))
     generated = hive.get("tokens_generated", meta.get("completion_tokens", used))
     reason = finish.get("type") if isinstance(finish, dict) else finish
     return Completion(
-        text=text,
-        tokens_generated=generated if isinstance(generated, int) else 0,
-        tokens_replayed=hive.get("tokens_replayed", 0),
-        finish_reason=None if reason is None else str(reason),
+        text,
+        generated if isinstance(generated, int) else 0,
+        hive.get("tokens_replayed", 0),
+        None if reason is None else str(reason),
     )
 
 
-def _dict(value: Any) -> dict[str, Any]:
+def _dict(value: Any) -> Json:
     return value if isinstance(value, dict) else {}
-
-
-def _error_message(response: httpx.Response) -> str:
-    """What the server says is wrong, out of the several shapes in which servers say it."""
-    try:
-        answer = response.json()
-    except ValueError:
-        return response.text.strip()[:500] or "(no message)"
-    if isinstance(answer, dict):
-        answer = answer.get("error", answer.get("detail", answer))
-    if isinstance(answer, dict):
-        answer = answer.get("message", answer)
-    return answer if isinstance(answer, str) else json.dumps(answer)[:500]
