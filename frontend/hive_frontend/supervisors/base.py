@@ -84,7 +84,8 @@ class Supervisor(ABC):
 
     @abstractmethod
     def init(self, states: Sequence[State]) -> None:
-        """The agent was spawned; these are its initial states, already at their first call or at the end."""
+        """The agent was spawned; these are its initial states, already at their first call or at the end. They
+        have no parent."""
 
     @abstractmethod
     def fire(self) -> Iterable[Decision]:

@@ -9,7 +9,7 @@ from hive_frontend.flow_graph import FlowGraph
 from hive_frontend.identity import Path
 from hive_frontend.state import State, by_promise
 from hive_frontend.supervisors.base import Decision, Drop, Fire
-from hive_frontend.supervisors.searcher import Books, Searcher
+from hive_frontend.supervisors.searcher import Books, Searcher, lineage
 from hive_frontend.supervisors.settings import Check
 
 
@@ -57,11 +57,9 @@ class Beam(Searcher[BeamBooks]):
     def _rank(self, state: State) -> tuple[float, Path]:
         if not self.cumulative:
             return by_promise(state)
-        scores: list[float] = []
-        on_the_way: State | None = state
-        while on_the_way is not None:
-            counts = on_the_way is state or on_the_way.name == self.at
-            if counts and on_the_way.score is not None:
-                scores.append(on_the_way.score)
-            on_the_way = on_the_way.parent
+        scores = [
+            each.score
+            for each in lineage(state)
+            if each.score is not None and (each is state or each.name == self.at)
+        ]
         return (-sum(scores) if scores else float("inf"), state.path)

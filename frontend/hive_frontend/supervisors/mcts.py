@@ -11,7 +11,7 @@ from hive_frontend.flow_graph import FlowGraph
 from hive_frontend.identity import Path
 from hive_frontend.state import State
 from hive_frontend.supervisors.base import Decision, Fire
-from hive_frontend.supervisors.searcher import Books, Searcher
+from hive_frontend.supervisors.searcher import Books, Searcher, lineage
 from hive_frontend.supervisors.settings import Check
 
 
@@ -141,11 +141,8 @@ class MCTS(Searcher[MonteCarloBooks]):
 
     def _grow(self, books: MonteCarloBooks, state: State) -> None:
         """Enter what a simulation led to, or an initial state."""
-        lineage = [state]
-        while (parent := lineage[-1].parent) is not None:
-            lineage.append(parent)
         trail = [books.root]
-        for on_the_way in reversed(lineage):
+        for on_the_way in lineage(state):
             if on_the_way is state or on_the_way.name in self.branch_at:
                 trail.append(trail[-1].children.setdefault(on_the_way.path, Node(on_the_way)))
         is_initial = len(trail) == 2

@@ -132,3 +132,11 @@ class Searcher(Supervisor, Generic[B]):
 
     def commit(self, state: State) -> None:
         self.tell(self._books, state)
+
+
+def lineage(state: State) -> list[State]:
+    """The states on the way to `state`: from the initial one to itself."""
+    way = [state]
+    while (parent := way[-1].parent) is not None:
+        way.append(parent)
+    return way[::-1]

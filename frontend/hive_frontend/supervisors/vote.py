@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hive_frontend.state import State
 from hive_frontend.supervisors.base import Ask
+from hive_frontend.supervisors.searcher import lineage
 from hive_frontend.supervisors.settings import Check
 
 if TYPE_CHECKING:
@@ -66,7 +67,9 @@ class Vote:
         return [candidates[index] for index in order]
 
     def _text(self, state: State) -> str:
-        return "\n".join(state.replies) if self.text is None else self.text(state)
+        if self.text is not None:
+            return self.text(state)
+        return "\n".join(reply for each in lineage(state) for reply in each.replies)
 
 
 def _index(value: Any) -> int | None:

@@ -40,7 +40,7 @@ class FakeState:
         self.score = parent.score if parent and step.score is None else step.score
         visits: Mapping[str, int] = parent.visits if parent else {}
         self.visits = {**visits, step.name: visits.get(step.name, 0) + 1}
-        self.replies = ((*parent.replies, step.reply) if parent else (step.reply,)) if step.reply else ()
+        self.replies = (step.reply,) if step.reply else ()
         self.fired = 0
         self.value: Any = None
         self.failure = "dead" if self.kind == "dead" else None
