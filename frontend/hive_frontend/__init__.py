@@ -14,20 +14,28 @@ print(result.value, result.totals)
 """
 
 from hive_frontend.agent import Agent, agent
+from hive_frontend.budget import Budget
 from hive_frontend.call import gather, gen
+from hive_frontend.child import Child, spawn
+from hive_frontend.choice import choose
 from hive_frontend.client import Client, Completion, HttpClient, Request, Sampling
 from hive_frontend.dialogue import Dialogue, Message
 from hive_frontend.errors import (
     BranchFailed,
+    BudgetExceeded,
+    ChildEnded,
     CompileError,
     ForkError,
     HiveError,
+    JournalError,
     ModelError,
     NoModelError,
     SupervisorError,
+    ToolTimeout,
 )
-from hive_frontend.events import Event, Progress
+from hive_frontend.events import Event, Piece, Progress
 from hive_frontend.flow_graph import FlowGraph
+from hive_frontend.fork import Shared
 from hive_frontend.live_view import LiveView
 from hive_frontend.reply import Reply
 from hive_frontend.run_result import Result, RunResult
@@ -36,12 +44,19 @@ from hive_frontend.scope import fail, score
 from hive_frontend.search_tree import SearchTree, TreeNode
 from hive_frontend.session import Session, Totals, Usage
 from hive_frontend.state import State
+from hive_frontend.streaming import Stream, stream
 from hive_frontend.supervisors import Decision, Drop, Fire, Once, Supervisor, TreeOfThoughts
+from hive_frontend.tool import tool
 from hive_frontend.tree_view import render_tree, write_tree
+from hive_frontend.workspace import Workspace
 
 __all__ = [
     "Agent",
     "BranchFailed",
+    "Budget",
+    "BudgetExceeded",
+    "Child",
+    "ChildEnded",
     "Client",
     "CompileError",
     "Completion",
@@ -54,11 +69,13 @@ __all__ = [
     "ForkError",
     "HiveError",
     "HttpClient",
+    "JournalError",
     "LiveView",
     "Message",
     "ModelError",
     "NoModelError",
     "Once",
+    "Piece",
     "Progress",
     "Reply",
     "Request",
@@ -67,20 +84,28 @@ __all__ = [
     "Sampling",
     "SearchTree",
     "Session",
+    "Shared",
     "State",
+    "Stream",
     "Supervisor",
     "SupervisorError",
+    "ToolTimeout",
     "Totals",
     "TreeNode",
     "TreeOfThoughts",
     "Usage",
+    "Workspace",
     "agent",
     "arun",
+    "choose",
     "fail",
     "gather",
     "gen",
     "render_tree",
     "run",
     "score",
+    "spawn",
+    "stream",
+    "tool",
     "write_tree",
 ]

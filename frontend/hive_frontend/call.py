@@ -1,72 +1,170 @@
-"""The model calls that agent code awaits: `gen` for one, `gather` for several at once."""
+"""What agent code asks a model: `gen` for one answer, `gather` for several things at once."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import asyncio
+import functools
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, TypeVar, cast, overload
 
 from hive_frontend.client.base import Sampling, schema_text
 from hive_frontend.dialogue import Dialogue, Message, as_messages
-from hive_frontend.errors import NoModelError
+from hive_frontend.fork import Memo, copy
 from hive_frontend.identity import check_label
+from hive_frontend.operation import NOT_NOW, NotNow, Operation
 from hive_frontend.reply import Reply
-from hive_frontend.scope import NativeScope, current_scope
+from hive_frontend.structured import parse_as, schema_of
+from hive_frontend.transition import Transition
 
+T = TypeVar("T")
 Prompt = str | Dialogue | Sequence[Message | tuple[str, str] | dict[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Gen:
-    """One model call, described but not made: awaiting it makes it.
+class Gen(Operation[Any]):
+    """One model call. The prompt is fixed when the call is described; a dialogue that grows later does not
+    change it."""
 
-    The prompt is fixed when the call is described; a dialogue that grows later does not change it.
-    """
+    __slots__ = ("agent", "dialogue", "messages", "name", "prompt", "sample", "sampling", "schema")
 
-    messages: tuple[Message, ...]
-    prompt: str | None
-    sampling: Sampling
-    name: str | None
-    agent: str | None
-    sample: int | None
-    dialogue: Dialogue | None
-    """The dialogue that takes the answer as its next turn."""
+    def __init__(
+        self,
+        messages: tuple[Message, ...],
+        prompt: str | None,
+        sampling: Sampling,
+        name: str | None = None,
+        agent: str | None = None,
+        sample: int | None = None,
+        dialogue: Dialogue | None = None,
+        schema: Any = None,
+    ) -> None:
+        self.messages = messages
+        self.prompt = prompt
+        self.sampling = sampling
+        self.name = name
+        self.agent = agent
+        self.sample = sample
+        self.dialogue = dialogue
+        """The dialogue that takes the answer as its next turn."""
+        self.schema = schema
+        """The type that the answer is read as; None for plain text."""
 
     @property
     def calls(self) -> tuple[Gen, ...]:
         return (self,)
 
-    def __await__(self) -> Generator[Any, None, Reply]:
-        replies = yield from _perform(self).__await__()
-        return self.settle(replies, (self.dialogue,))
+    async def perform(self, transition: Transition) -> Any:
+        return self._settle(await transition.session.call(self, transition), transition)
 
-    def settle(self, replies: Sequence[Reply], dialogues: Sequence[Dialogue | None]) -> Reply:
-        """Write the answer into the dialogue; returns what the awaiting code gets."""
-        _answer(replies, dialogues)
-        return replies[0]
+    def perform_now(self, transition: Transition) -> Any:
+        reply = transition.session.call_now(self, transition)
+        return NOT_NOW if reply is None else self._settle(reply, transition)
+
+    def _settle(self, reply: Reply, transition: Transition) -> Any:
+        """Take the answer: into the dialogue and into the books; returns what the awaiting code gets."""
+        transition.replies.append(reply)
+        if self.dialogue is not None:
+            self.dialogue.assistant(reply)
+        return reply if self.schema is None else parse_as(self.schema, reply)
+
+    def __fork__(self, memo: Memo) -> Gen:
+        if self.dialogue is None:
+            return self
+        dialogue = copy(self.dialogue, memo)
+        return Gen(
+            self.messages,
+            self.prompt,
+            self.sampling,
+            self.name,
+            self.agent,
+            self.sample,
+            dialogue,
+            self.schema,
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class Gather:
-    """Several model calls, described but not made: awaiting it makes them concurrently."""
+class Gather(Operation[list[Any]]):
+    """Several operations that are performed concurrently, as parts of one transition."""
 
-    calls: tuple[Gen, ...]
-    name: str | None
+    __slots__ = ("_done", "name", "parts", "sleeps")
 
-    def __await__(self) -> Generator[Any, None, list[Reply]]:
-        replies = yield from _perform(self).__await__()
-        return self.settle(replies, [call.dialogue for call in self.calls])
+    def __init__(self, parts: tuple[Operation[Any], ...], name: str | None = None) -> None:
+        self.parts = parts
+        self.name = name
+        self.sleeps = any(part.sleeps for part in parts)
+        self._done: list[tuple[Transition, Any]] = []
+        """Parts that were performed at once, before one had to be waited for."""
 
-    def settle(self, replies: Sequence[Reply], dialogues: Sequence[Dialogue | None]) -> list[Reply]:
-        """Write the answers into the dialogues; returns what the awaiting code gets."""
-        _answer(replies, dialogues)
-        return list(replies)
+    @property
+    def calls(self) -> tuple[Gen, ...]:
+        return tuple(call for part in self.parts for call in part.calls)
+
+    async def perform(self, transition: Transition) -> list[Any]:
+        """The results, in the order of the parts. The first part that raises cancels the others."""
+        done = self._done
+        inner = [transition.of_part(number) for number in range(len(done), len(self.parts))]
+        tasks = [
+            asyncio.ensure_future(part.perform(at))
+            for part, at in zip(self.parts[len(done) :], inner, strict=True)
+        ]
+        try:
+            results = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        return self._settle([*done, *zip(inner, results, strict=True)], transition)
+
+    def perform_now(self, transition: Transition) -> list[Any] | NotNow:
+        done = self._done
+        for number, part in enumerate(self.parts):
+            inner = transition.of_part(number)
+            result = part.perform_now(inner)
+            if result is NOT_NOW:
+                return NOT_NOW
+            done.append((inner, result))
+        return self._settle(done, transition)
+
+    def _settle(self, done: list[tuple[Transition, Any]], transition: Transition) -> list[Any]:
+        """Put the books in the order of the parts, whichever was done first; returns the results."""
+        for inner, _ in done:
+            transition.replies += inner.replies
+        return [result for _, result in done]
+
+    def __fork__(self, memo: Memo) -> Gather:
+        return Gather(tuple(part.__fork__(memo) for part in self.parts), self.name)
 
 
-Operation = Gen | Gather
-"""What agent code can await."""
-
-
+@overload
+def gen(
+    prompt: Prompt,
+    *,
+    schema: type[T],
+    name: str | None = ...,
+    agent: str | None = ...,
+    max_tokens: int = ...,
+    temperature: float | None = ...,
+    top_p: float | None = ...,
+    top_k: int | None = ...,
+    stop: str | Sequence[str] = ...,
+    raw: bool = ...,
+    sample: int | None = ...,
+) -> Operation[T]: ...
+@overload
+def gen(
+    prompt: Prompt,
+    *,
+    name: str | None = ...,
+    agent: str | None = ...,
+    max_tokens: int = ...,
+    temperature: float | None = ...,
+    top_p: float | None = ...,
+    top_k: int | None = ...,
+    stop: str | Sequence[str] = ...,
+    regex: str | None = ...,
+    json_schema: Mapping[str, Any] | str | None = ...,
+    choices: Sequence[str] | None = ...,
+    raw: bool = ...,
+    sample: int | None = ...,
+) -> Operation[Reply]: ...
 def gen(
     prompt: Prompt,
     *,
@@ -80,9 +178,10 @@ def gen(
     regex: str | None = None,
     json_schema: Mapping[str, Any] | str | None = None,
     choices: Sequence[str] | None = None,
+    schema: Any = None,
     raw: bool = False,
     sample: int | None = None,
-) -> Gen:
+) -> Operation[Any]:
     """Ask the model: `text = await gen("Name a prime.")`.
 
     `prompt` is a string (one user turn), a list of messages, or a `Dialogue`, which then takes the answer as
@@ -91,23 +190,31 @@ def gen(
 
     `name` names the state that ends in this call; supervisors refer to states by these names, so it must be
     a literal. `agent` attributes the call to another agent than the running one. Settings left at None are
-    the server's to choose. `regex`, `json_schema` and `choices` make the server constrain the answer; give
-    one of them at most. `sample` overrides the sample number that the server is told (by default the number
-    of the firing of the state).
+    the server's to choose. `regex`, `json_schema`, `choices` and `schema` make the server constrain the
+    answer; give one of them at most. With `schema` (a pydantic model, or any other type that pydantic can
+    read) the answer is an instance instead of text; `InvalidAnswer` if the text cannot be read, as when it
+    was cut off at `max_tokens`. `sample` overrides the sample number that the server is told (by default the
+    number of the firing of the state).
     """
     if raw and not isinstance(prompt, str):
         raise TypeError(f"raw=True takes the prompt as a string, not {type(prompt).__name__}")
     if sample is not None and not 0 <= sample < 2**31:
         raise ValueError(f"sample must be from 0 to 2**31 - 1, not {sample!r}")
-    sampling = Sampling(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        stop=(stop,) if isinstance(stop, str) else tuple(stop),
-        regex=regex,
-        json_schema=None if json_schema is None else schema_text(json_schema),
-        choices=_checked_choices(choices),
+    if schema is not None:
+        if json_schema is not None:
+            raise ValueError("schema and json_schema exclude each other: give one grammar at most")
+        json_schema = schema_of(schema)
+    elif json_schema is not None:
+        json_schema = schema_text(json_schema)
+    sampling = _sampling(
+        max_tokens,
+        temperature,
+        top_p,
+        top_k,
+        (stop,) if isinstance(stop, str) else tuple(stop),
+        regex,
+        json_schema,
+        () if choices is None else _checked_choices(choices),
     )
     return Gen(
         messages=() if raw else as_messages(prompt),
@@ -117,50 +224,68 @@ def gen(
         agent=None if agent is None else check_label("agent", agent),
         sample=sample,
         dialogue=prompt if isinstance(prompt, Dialogue) else None,
+        schema=schema,
     )
 
 
-def gather(*calls: Gen, name: str | None = None) -> Gather:
-    """Ask the model several things at once: `a, b = await gather(gen("..."), gen("..."))`.
+@functools.lru_cache(maxsize=512)
+def _sampling(
+    max_tokens: int,
+    temperature: float | None,
+    top_p: float | None,
+    top_k: int | None,
+    stop: tuple[str, ...],
+    regex: str | None,
+    json_schema: str | None,
+    choices: tuple[str, ...],
+) -> Sampling:
+    """The same settings are one object: programs make the same few calls over and over."""
+    return Sampling(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        stop=stop,
+        regex=regex,
+        json_schema=json_schema,
+        choices=choices,
+    )
 
-    All calls belong to one transition: together they lead to one next state. Answers come in the order of
-    the calls. Without a `name` the state takes the name that its calls share.
+
+def gather(*parts: Awaitable[Any], name: str | None = None) -> Operation[list[Any]]:
+    """Do several things at once: `a, b = await gather(gen("..."), child.next())`.
+
+    All belong to one transition: together they lead to one next state. Results come in the order of the
+    arguments, which are calls of `gen`, `tool`, `choose`, of agents, of a child's `next` and `resume`, or
+    children themselves. Without a `name` the state takes the name that its calls share.
     """
-    for position, call in enumerate(calls):
-        if not isinstance(call, Gen):
+    operations = [as_operation(part) for part in parts]
+    for position, (part, operation) in enumerate(zip(parts, operations, strict=True)):
+        if operation is None:
             raise TypeError(
-                f"gather takes calls of gen, but argument {position} is a {type(call).__name__}; "
-                "write gather(gen(...), gen(...)), or gather(*calls) for a list"
+                f"gather takes calls of gen, tool and the like, but argument {position} is a "
+                f"{type(part).__name__}; write gather(gen(...), gen(...)), or gather(*calls) for a list"
             )
-    dialogues = [id(call.dialogue) for call in calls if call.dialogue is not None]
+    found = cast(list[Operation[Any]], operations)
+    dialogues = [id(part.dialogue) for part in found if isinstance(part, Gen) and part.dialogue is not None]
     if len(set(dialogues)) < len(dialogues):
         raise ValueError(
             "two calls of one gather go on with the same dialogue, which can take one answer only; "
             "give each call its own dialogue.copy()"
         )
-    return Gather(calls=calls, name=name)
+    return Gather(tuple(found), name)
 
 
-def _checked_choices(choices: Sequence[str] | None) -> tuple[str, ...]:
-    if choices is None:
-        return ()
+def as_operation(value: object) -> Operation[Any] | None:
+    """The operation that awaiting `value` means; None if there is none."""
+    if isinstance(value, Operation):
+        return value
+    convert = getattr(value, "__hive_operation__", None)
+    return None if convert is None else cast(Operation[Any], convert())
+
+
+def _checked_choices(choices: Sequence[str]) -> tuple[str, ...]:
     options = () if isinstance(choices, str) else tuple(choices)
     if not options or not all(isinstance(option, str) and option for option in options):
         raise ValueError(f"choices must be a list of non-empty strings, not {choices!r}")
     return options
-
-
-def _answer(replies: Sequence[Reply], dialogues: Sequence[Dialogue | None]) -> None:
-    for reply, dialogue in zip(replies, dialogues, strict=True):
-        if dialogue is not None:
-            dialogue.assistant(reply)
-
-
-async def _perform(operation: Operation) -> list[Reply]:
-    scope = current_scope()
-    if isinstance(scope, NativeScope):
-        return await scope.perform(operation)
-    raise NoModelError(
-        "a model call was awaited outside a run, so there is no model to ask; "
-        "run the agent with run(agent, ..., model=...), or await it inside `async with Session(model):`"
-    )

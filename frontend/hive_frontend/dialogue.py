@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+if TYPE_CHECKING:
+    from hive_frontend.client.base import Client
 
 Role = Literal["system", "user", "assistant"]
 
@@ -26,9 +29,13 @@ class Dialogue:
     shared between forks, so a fork costs one list copy whatever the messages weigh.
     """
 
-    __slots__ = ("_messages",)
+    __slots__ = ("_messages", "label")
 
-    def __init__(self, messages: Iterable[Message] = (), *, system: str | None = None) -> None:
+    def __init__(
+        self, messages: Iterable[Message] = (), *, system: str | None = None, label: str | None = None
+    ) -> None:
+        self.label = label
+        """What the dialogue is called where its text is streamed."""
         self._messages: list[Message] = []
         if system is not None:
             self._messages.append(Message("system", system))
@@ -55,10 +62,24 @@ class Dialogue:
 
     def copy(self) -> Dialogue:
         """A dialogue with the same turns that grows on its own."""
-        return Dialogue(self._messages)
+        return Dialogue(self._messages, label=self.label)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Dialogue:
-        return self.copy()
+    def __fork__(self, memo: dict[int, Any]) -> Dialogue:
+        fork = Dialogue.__new__(Dialogue)
+        fork._messages = self._messages.copy()
+        fork.label = self.label
+        return fork
+
+    __deepcopy__ = __fork__
+
+    def render(self, model: Client | str | None = None) -> str:
+        """The exact prompt that a call with this dialogue sends, chat template and all.
+
+        Asks `model` (a client or a URL), by default that of the run or session that the code runs in.
+        """
+        from hive_frontend.session import render
+
+        return render(self.messages, model)
 
     def __len__(self) -> int:
         return len(self._messages)

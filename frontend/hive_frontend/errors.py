@@ -33,6 +33,22 @@ class ModelError(HiveError):
         self.status = status
 
 
+class BudgetExceeded(HiveError):
+    """A budget is spent. An agent may catch it; otherwise it ends the branch, and the search goes on."""
+
+
+class ToolTimeout(HiveError):
+    """A tool took longer than it was given."""
+
+
+class ChildEnded(HiveError):
+    """`next` or `resume` was called on a spawned agent that has ended."""
+
+
+class JournalError(HiveError):
+    """A checkpoint or recording does not belong to this run, is damaged, or lacks an answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One construct that the compiler does not support, with the way out."""

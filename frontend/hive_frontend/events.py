@@ -32,11 +32,14 @@ class Event:
 
     `fired`: a transition of the state began. `committed`, `final`, `dead`: a transition led to this state,
     which waits for its next call, returned, or failed. `dropped`: the supervisor gave the state up.
-    `finished`: the run ended (no state).
+    `finished`: the run ended (no state). `final` is also said of agents that work for others, when they yield
+    or return; only the results of the run's own agent count as results.
     """
 
     kind: EventKind
     progress: Progress
+    agent: str | None = None
+    """The agent whose state it is."""
     state: str | None = None
     name: str | None = None
     step: str | None = None
@@ -48,3 +51,21 @@ class Event:
     tokens_replayed: int = 0
     detail: str | None = None
     """Why the branch is dead, or what the agent returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of an answer that a model is writing."""
+
+    text: str
+    state: str
+    """Id of the state whose call is answered: the branch."""
+    firing: int
+    """Which of the state's firings it belongs to."""
+    part: int | None
+    """Which call of a `gather` it belongs to; None for a call on its own."""
+    agent: str
+    name: str | None
+    """The name that the call gives its state."""
+    dialogue: str | None
+    """The label of the dialogue that the answer goes into."""

@@ -9,6 +9,8 @@ NodeKind = Literal["start", "gen", "gather", "return"]
 
 START, RETURN = "start", "return"
 """Names of the two nodes that every flow graph has."""
+YIELD = "yield"
+"""Name of the states in which spawned agents yield."""
 FAIL = "fail"
 """Name of the states in which branches died."""
 

@@ -1,8 +1,9 @@
 """Names and seeds: how agents, states and samples are identified to the server.
 
 A state is identified by its path: the number of its root, then the sample number of every firing that led
-to it. Everything random about a call derives from the run's seed and this path, never from the order in
-which calls happen to finish.
+to it. The states of an agent that runs within a transition of another one (a child, a voter) go on from that
+transition's path with a negative number, -1 for the first of them. Everything random about a call derives
+from the run's seed and this path, never from the order in which calls happen to finish.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ def state_id(path: Sequence[int]) -> str:
     return f"h:{blake2b(plain.encode(), digest_size=16).hexdigest()}"
 
 
-def call_seed(run_seed: int, path: Sequence[int], firing: int, call: int, sample: int) -> int:
-    """The sampling seed of one call: of the `call`-th request in the `firing`-th transition of a state."""
-    text = f"{run_seed}|{'.'.join(map(str, path))}|{firing}|{call}|{sample}"
+def call_seed(run_seed: int, path: Sequence[int], call: int, firing: int | None = None) -> int:
+    """The base seed of the samples of one call: of the `call`-th request in the transitions of a state.
+
+    With a `firing` it is that of this firing alone, for calls that number their samples themselves.
+    """
+    text = f"{run_seed}|{'.'.join(map(str, path))}|{call}|{'' if firing is None else firing}"
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from hive_frontend.scope import perform_natively
 
 if TYPE_CHECKING:
+    from hive_frontend.call import Gen
     from hive_frontend.transition import Transition
 
 T_co = TypeVar("T_co", covariant=True)
+
+
+class NotNow:
+    """The type of `NOT_NOW`."""
+
+
+NOT_NOW: Final = NotNow()
+"""Says that an operation cannot be performed without waiting."""
 
 
 class Operation(ABC, Generic[T_co]):
@@ -26,14 +35,29 @@ class Operation(ABC, Generic[T_co]):
     name: str | None
     """Name of the state that waits for the operation; None to name it after its line."""
 
+    sleeps: bool = False
+    """Whether it waits for another agent, so that its state sleeps instead of taking up a slot."""
+
     @abstractmethod
     async def perform(self, transition: Transition) -> T_co:
         """Do it, as part of `transition`; returns what the awaiting code gets."""
 
+    def perform_now(self, transition: Transition) -> T_co | NotNow:
+        """The same where nothing has to be waited for, else `NOT_NOW` and no effect.
+
+        Saves a task of the event loop for each transition whose answer is there at once.
+        """
+        return NOT_NOW
+
     @abstractmethod
     def __fork__(self, memo: dict[int, Any]) -> Operation[T_co]:
         """The same operation for one branch of several: what it holds of the agent's data is copied under
-        `memo`, as `fork.fork` does it."""
+        `memo`, as `fork.copy` does it."""
+
+    @property
+    def calls(self) -> tuple[Gen, ...]:
+        """The model calls that it makes, as far as they are known before it is performed."""
+        return ()
 
     def __await__(self) -> Generator[Any, None, T_co]:
         """Perform the operation in a native run."""

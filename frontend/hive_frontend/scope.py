@@ -1,4 +1,4 @@
-"""What agent code runs in: where `score`, `fail` and natively awaited calls find their surroundings."""
+"""What agent code runs in: where `score`, `fail` and natively awaited operations find their surroundings."""
 
 from __future__ import annotations
 
@@ -6,60 +6,90 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from hive_frontend.errors import BranchFailed, HiveError
+from hive_frontend.errors import BranchFailed, HiveError, NoModelError
 from hive_frontend.identity import Path
-from hive_frontend.reply import Reply
 
 if TYPE_CHECKING:
-    from hive_frontend.call import Operation
+    from hive_frontend.operation import Operation
     from hive_frontend.session import Session
+    from hive_frontend.transition import Caller
+
+T = TypeVar("T")
 
 
 class Scope:
-    """The stretch of agent code between two model calls; collects what that code says about its state."""
+    """The stretch of a compiled agent's code between two awaits; collects what it says about its state."""
 
-    def __init__(self) -> None:
+    __slots__ = ("score", "session")
+
+    def __init__(self, session: Session) -> None:
         self.score: float | None = None
+        self.session = session
 
 
 class NativeScope(Scope):
     """The whole of one agent's run as an ordinary coroutine.
 
-    It numbers its calls like a search that fires every state once, so that the requests (states and seeds
-    included) are those of the compiled program under such a supervisor.
+    It numbers its operations like a search that fires every state once, so that the requests (states and
+    seeds included) are those of the compiled program under such a supervisor.
     """
 
-    def __init__(self, session: Session, agent: str) -> None:
-        super().__init__()
-        self.session = session
-        self._agent = agent
-        self._path: Path | None = None
+    __slots__ = ("caller", "state")
 
-    async def perform(self, operation: Operation) -> list[Reply]:
-        """Make the calls of `operation` as the next transition of this run."""
-        path = self.session.new_root() if self._path is None else self._path
-        self._path = (*path, 0)
-        return await self.session.perform(operation, agent=self._agent, path=path, firing=0)
+    def __init__(self, session: Session, caller: Caller, root: Path) -> None:
+        super().__init__(session)
+        self.caller = caller
+        self.state = root
+        """The path of the state that the next operation ends."""
+
+    async def perform(self, operation: Operation[T]) -> T:
+        """Perform `operation` as the next transition of this run."""
+        from hive_frontend.transition import Transition
+
+        path, self.state = self.state, (*self.state, 0)
+        return await operation.perform(Transition(self.session, self.caller, path, 0))
 
 
-_scope: ContextVar[Scope | None] = ContextVar("hive_scope", default=None)
+_scope: ContextVar[Scope | Session | None] = ContextVar("hive_scope", default=None)
 
 
-def current_scope() -> Scope | None:
-    """The scope that the calling code runs in."""
+def current_scope() -> Scope | Session | None:
+    """What the calling code runs in: a stretch of a compiled agent, a native agent, or a bare session."""
     return _scope.get()
 
 
 @contextmanager
-def entered(scope: Scope) -> Iterator[None]:
+def entered(scope: Scope | Session) -> Iterator[None]:
     """Make `scope` the current one for the duration of the block."""
     token = _scope.set(scope)
     try:
         yield
     finally:
         _scope.reset(token)
+
+
+enter, leave = _scope.set, _scope.reset
+"""`entered` for the hot path of the runtime."""
+
+
+async def perform_natively(operation: Operation[Any]) -> Any:
+    """Perform an operation that native code awaits."""
+    scope = _scope.get()
+    if isinstance(scope, NativeScope):
+        return await scope.perform(operation)
+    if isinstance(scope, Scope):
+        raise HiveError(
+            "an operation was awaited by code that the compiler does not see; await it in the agent or in an "
+            "`async def` helper that the agent awaits"
+        )
+    if scope is None:
+        raise NoModelError(
+            "an operation was awaited outside a run, so there is no model to ask; "
+            "run the agent with run(agent, ..., model=...), or await it inside `async with Session(model):`"
+        )
+    return await scope.scope().perform(operation)
 
 
 def score(value: float) -> None:
@@ -69,7 +99,7 @@ def score(value: float) -> None:
     given no score keeps that of the state before it.
     """
     scope = _scope.get()
-    if scope is None:
+    if not isinstance(scope, Scope):
         raise HiveError("score() was called outside a run; it scores the state of a running agent")
     try:
         number = float(value)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-Status = Literal["expanded", "pruned", "dead", "result"]
+Status = Literal["expanded", "pruned", "dead", "result", "returned"]
 
 
 class TreeNode(BaseModel):
@@ -19,7 +19,10 @@ class TreeNode(BaseModel):
     line: int | None
     """The source line of its call; None for results and dead ends."""
     status: Status
-    """`expanded`: was fired; `pruned`: was given up; `dead`: failed; `result`: the agent returned."""
+    """`expanded`: was fired; `pruned`: was given up; `dead`: failed; `result`: the agent returned; `returned`:
+    an agent that works for it (a child, a voter) returned or yielded."""
+    agent: str
+    """The agent whose state it is."""
     score: float | None
     replies: list[str]
     """What the model answered on the way from the parent to here."""

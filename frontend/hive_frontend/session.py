@@ -6,17 +6,24 @@ import asyncio
 import logging
 import secrets
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
+from typing import Any
 
 from pydantic import BaseModel, Field
 
-from hive_frontend.call import Gen, Operation
-from hive_frontend.client.base import Client, Request
+from hive_frontend.budget import Budget, Meter
+from hive_frontend.call import Gen
+from hive_frontend.client.base import Client, Completion, OnText, Request
 from hive_frontend.client.http import HttpClient
-from hive_frontend.errors import HiveError, ModelError
+from hive_frontend.dialogue import Message
+from hive_frontend.errors import HiveError, ModelError, NoModelError
+from hive_frontend.events import Piece
 from hive_frontend.identity import Path, call_seed, check_label, state_id
+from hive_frontend.journal import Journal
 from hive_frontend.reply import Reply
-from hive_frontend.scope import NativeScope, entered
+from hive_frontend.scope import NativeScope, current_scope, enter, leave
+from hive_frontend.transition import Caller, Transition
 
 logger = logging.getLogger(__name__)
 
@@ -52,53 +59,57 @@ class Session:
             answer = await my_agent("...")     # the agent as an ordinary coroutine, no search
         print(session.totals)
 
-    `model` is a `Client` or the URL of a server. A client that the session made from a URL is closed with
-    the session; one that it was given stays open. Without a `seed` one is drawn; `session.seed` tells which.
+    `model` is a `Client` or the URL of a server; without one, every agent that makes calls must have a model
+    of its own. A client that the session made from a URL is closed with the session; one that it was given
+    stays open. Without a `seed` one is drawn; `session.seed` tells which. `budget` bounds what all agents
+    spend together.
     """
 
-    def __init__(self, model: Client | str, *, seed: int | None = None) -> None:
-        if isinstance(model, str):
-            self._client: Client = HttpClient(model)
-        elif isinstance(model, Client):
-            self._client = model
-        else:
-            raise TypeError(
-                "model must be a Client or the URL of a server, such as "
-                f'"http://localhost:30000", not {type(model).__name__}'
-            )
+    def __init__(
+        self,
+        model: Client | str | None,
+        *,
+        seed: int | None = None,
+        budget: Budget | None = None,
+        journal: Journal | None = None,
+        on_piece: Callable[[Piece], object] | None = None,
+    ) -> None:
+        self._client = None if model is None else as_client(model)
         self._owns_client = isinstance(model, str)
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
             raise TypeError(f"seed must be an integer, not {seed!r}")
         self.id = f"s-{secrets.token_hex(8)}"
         self.seed = secrets.randbits(32) if seed is None else seed
         self.totals = Totals()
+        self.meter = Meter(budget or Budget(), "the run")
+        self._journal = journal
+        self._on_piece = on_piece
         self._started: float | None = None
         self._roots = 0
-        self._registrations: dict[str, asyncio.Task[None]] = {}
+        self._registrations: dict[tuple[Client, str], asyncio.Task[None]] = {}
 
     async def __aenter__(self) -> Session:
         if self._started is not None:
             raise HiveError("a session can be entered once; make a new Session for another run")
         self._started = time.monotonic()
-        self._scope = entered(NativeScope(self, "main"))
-        self._scope.__enter__()
+        self._token = enter(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._scope.__exit__(kind, error, trace)
+        leave(self._token)
         self.totals.wall_s = self.elapsed
         for registration in self._registrations.values():
             registration.cancel()
         try:
-            if self._registrations:
-                await self._client.end_session(self.id)
+            for client in dict.fromkeys(client for client, _ in self._registrations):
+                await client.end_session(self.id)
         except ModelError as problem:
             # The work is done and its results are the caller's; the server forgets idle sessions anyway.
             logger.warning("the server could not be told that session %s ended: %s", self.id, problem)
         finally:
-            if self._owns_client:
+            if self._owns_client and self._client is not None:
                 await self._client.aclose()
 
     @property
@@ -106,57 +117,181 @@ class Session:
         """Seconds since the session was entered."""
         return 0.0 if self._started is None else time.monotonic() - self._started
 
+    @property
+    def client(self) -> Client | None:
+        """The session's model."""
+        return self._client
+
     def new_root(self) -> Path:
         """The path of the next top-level run of an agent in this session."""
         self._roots += 1
         return (self._roots - 1,)
 
-    async def perform(self, operation: Operation, *, agent: str, path: Path, firing: int) -> list[Reply]:
-        """Make all calls of one transition, concurrently; answers come in the order of the calls.
+    def scope(self) -> NativeScope:
+        """Where an operation is performed that is awaited in the session but in no agent."""
+        return NativeScope(self, Caller("main", self.meter), self.new_root())
 
-        The first call that fails cancels the others.
-        """
-        if isinstance(operation, Gen):
-            return [await self._call(operation, agent, path, firing, None, operation.name)]
-        tasks = [
-            asyncio.ensure_future(self._call(call, agent, path, firing, number, call.name or operation.name))
-            for number, call in enumerate(operation.calls)
-        ]
+    # Model calls
+
+    async def call(self, call: Gen, transition: Transition) -> Reply:
+        """Ask the model."""
+        agent = call.agent or transition.caller.agent
+        if (known := self._recall(transition)) is not None:
+            return self._count(known, agent)
+        caller = transition.caller
+        client = self._client_of(caller)
+        caller.meter.admit()
+        seconds = caller.meter.seconds_left
+        request = self._request(call, transition)
         try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+            async with asyncio.timeout(seconds) as deadline:
+                await self._register(client, agent)
+                done = await client.complete(request, self._listener(call, transition, agent))
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise caller.meter.out_of_time() from None
+        return self._keep(done, agent, transition)
 
-    async def _call(
-        self, call: Gen, agent: str, path: Path, firing: int, number: int | None, name: str | None
-    ) -> Reply:
-        agent = call.agent or agent
-        await self._register(agent)
-        sample = firing if call.sample is None else call.sample
-        request = Request(
-            messages=call.messages,
-            prompt=call.prompt,
-            sampling=call.sampling,
-            seed=call_seed(self.seed, path, firing, number or 0, sample),
-            agent=agent,
-            session=self.id,
-            state=state_id(path) if number is None else f"{state_id(path)}/{number}",
-            sample=sample,
-            name=name,
+    def call_now(self, call: Gen, transition: Transition) -> Reply | None:
+        """The model's answer if nothing has to be waited for; None and no effect otherwise."""
+        agent = call.agent or transition.caller.agent
+        if (known := self._recall(transition)) is not None:
+            return self._count(known, agent)
+        caller = transition.caller
+        client = self._client_of(caller)
+        if self._on_piece is not None or (client, agent) not in self._registrations:
+            return None
+        # Looked at before the model is asked, because an answer would be lost.
+        caller.meter.check()
+        done = client.answer_now(self._request(call, transition))
+        if done is None:
+            return None
+        caller.meter.admit()
+        return self._keep(done, agent, transition)
+
+    def _client_of(self, caller: Caller) -> Client:
+        client = caller.client or self._client
+        if client is None:
+            raise NoModelError(
+                f"agent {caller.agent!r} needs a model: give model=..., a Client or the URL of a server"
+            )
+        return client
+
+    def _request(self, call: Gen, transition: Transition) -> Request:
+        caller = transition.caller
+        part = transition.part
+        firing = transition.firing
+        path = transition.path
+        # All firings of a state share one base seed, and the number of the sample tells them apart: so the
+        # server knows the next sample before it is asked for. Calls that number their samples themselves may
+        # give the same number twice and mean two samples, so each firing has a base seed of its own.
+        own = None if call.sample is None else firing
+        state = state_id(path)
+        return Request(
+            call.messages,
+            call.sampling,
+            call_seed(self.seed, path, part or 0, own),
+            call.agent or caller.agent,
+            self.id,
+            state if part is None else f"{state}/{part}",
+            firing if call.sample is None else call.sample,
+            call.prompt,
+            call.name,
+            caller.model,
+            caller.timeout_s,
+            caller.attempts,
         )
-        done = await self._client.complete(request)
+
+    def _recall(self, transition: Transition) -> Reply | None:
+        known = None if self._journal is None else self._journal.reply(transition.key)
+        if known is not None:
+            transition.caller.meter.recall(known)
+        return known
+
+    def _keep(self, done: Completion, agent: str, transition: Transition) -> Reply:
         reply = Reply(done.text, done.tokens_generated, done.tokens_replayed, done.finish_reason)
+        if self._journal is not None:
+            self._journal.add_reply(transition.key, reply)
+        transition.caller.meter.charge(reply)
+        return self._count(reply, agent)
+
+    def _count(self, reply: Reply, agent: str) -> Reply:
         self.totals.add(reply)
-        self.totals.agents.setdefault(agent, Usage()).add(reply)
+        usage = self.totals.agents.get(agent)
+        if usage is None:
+            usage = self.totals.agents[agent] = Usage()
+        usage.add(reply)
         return reply
 
-    async def _register(self, agent: str) -> None:
+    def _listener(self, call: Gen, transition: Transition, agent: str) -> OnText | None:
+        on_piece = self._on_piece
+        if on_piece is None:
+            return None
+        state, firing, part = transition.key
+        label = None if call.dialogue is None else call.dialogue.label
+
+        def listen(text: str) -> None:
+            on_piece(Piece(text, state, firing, part, agent, call.name, label))
+
+        return listen
+
+    async def _register(self, client: Client, agent: str) -> None:
         """Register `agent` before its first call; calls that come meanwhile wait for the same registration."""
-        registration = self._registrations.get(agent)
+        registration = self._registrations.get((client, agent))
         if registration is None:
             check_label("agent", agent)
-            registration = asyncio.ensure_future(self._client.register(agent, self.id))
-            self._registrations[agent] = registration
-        # Shielded: a cancelled branch must not take away the registration that others wait for.
-        await asyncio.shield(registration)
+            registration = asyncio.ensure_future(client.register(agent, self.id))
+            self._registrations[client, agent] = registration
+        if not registration.done():
+            # Shielded: a cancelled branch must not take away the registration that others wait for.
+            await asyncio.shield(registration)
+        registration.result()
+
+    # Everything else that comes from outside
+
+    async def journaled(self, transition: Transition, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Call a function, unless the journal has its result already."""
+        journal = self._journal
+        if journal is None:
+            return await call()
+        try:
+            return journal.result(transition.key)
+        except LookupError:
+            pass
+        try:
+            result = await call()
+        except Exception as error:
+            journal.add_raised(transition.key, error)
+            raise
+        journal.add_result(transition.key, result)
+        return result
+
+    def check_code(self, agent: str, code: str) -> None:
+        """Hold the code of an agent against that of the run that is gone on with."""
+        if self._journal is not None:
+            self._journal.check_agent(agent, code)
+
+
+def as_client(model: Client | str) -> Client:
+    """The client that `model` is or, as the URL of a server, stands for."""
+    if isinstance(model, str):
+        return HttpClient(model)
+    if isinstance(model, Client):
+        return model
+    raise TypeError(
+        f'model must be a Client or the URL of a server, such as "http://localhost:30000", not '
+        f"{type(model).__name__}"
+    )
+
+
+def render(messages: Sequence[Message], model: Client | str | None) -> str:
+    """The prompt that a dialogue makes, as `model` sees it, or else the model of the running session."""
+    client = None if model is None else as_client(model)
+    if client is None:
+        scope = current_scope()
+        session = getattr(scope, "session", scope)
+        client = session.client if isinstance(session, Session) else None
+    if client is None:
+        raise NoModelError("there is no model to render for: give render(model=...), a Client or a URL")
+    return client.render(messages)

@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from hive_frontend.compiler.program import Suspended
-from hive_frontend.flow_graph import FAIL, RETURN
+from hive_frontend.flow_graph import FAIL, RETURN, YIELD
 from hive_frontend.identity import Path, state_id
+
+if TYPE_CHECKING:
+    from hive_frontend.process import Waiting
+    from hive_frontend.reply import Reply
+    from hive_frontend.supervisors.base import Ask
 
 Kind = Literal["waiting", "final", "dead"]
 
 
 class State:
-    """One state of a running agent: waiting for its model call, final, or dead.
+    """One state of a running agent: waiting for what it awaits, final, or dead.
 
-    A waiting state stands right before a call. Firing it makes the call and runs the agent's code up to the
-    next call, which gives a new state; firing it again draws another answer and gives another one.
+    A waiting state stands right before an operation, such as a model call. Firing it performs the operation
+    and runs the agent's code up to the next one, which gives a new state; firing it again draws another
+    answer and gives another one. A spawned agent's state at a `yield` is final, too: final for the search
+    that its parent waits for.
     """
 
     __slots__ = (
+        "asked",
+        "closed",
         "failure",
         "fired",
-        "id",
         "kind",
         "name",
         "parent",
         "path",
+        "replies",
         "score",
-        "suspended",
+        "sleeping",
+        "unfinished",
+        "unstarted",
         "value",
         "visits",
+        "waiting",
     )
 
     def __init__(
@@ -39,32 +50,53 @@ class State:
         parent: State | None,
         *,
         score: float | None,
-        suspended: Suspended | None = None,
+        kind: Kind,
+        waiting: Waiting | None = None,
         value: Any = None,
         failure: str | None = None,
+        replies: tuple[Reply, ...] = (),
     ) -> None:
         self.path = path
         """Number of the root, then the number of each firing on the way here. Orders the states of a search
         the same way in every run."""
-        self.id = state_id(path)
-        """The path in one word, as the server gets it."""
         self.parent = parent
         self.score = score
         """The last score given on the way here; higher is better."""
-        self.suspended = suspended
-        """Where the branch stopped, and the variables and the call it goes on with. The runtime clears it
-        when the state will not be fired any more."""
+        self.kind: Kind = kind
+        self.waiting = waiting
+        """The suspended program. The runtime clears it when the state will not be fired any more."""
         self.value = value
-        """What the agent returned, if the state is final."""
+        """What the agent returned (or yielded), if the state is final."""
+        self.sleeping = kind == "waiting" and waiting is not None and waiting.operation.sleeps
+        """Whether it waits for another agent rather than for a model or a tool."""
         self.failure = failure
         """Why the branch is dead, if it is."""
-        self.fired = 0
-        """How many times the state has been fired."""
-        self.kind: Kind = "waiting" if suspended else "final" if failure is None else "dead"
-        self.name = suspended.point.name if suspended else RETURN if failure is None else FAIL
+        self.replies = replies
+        """What the model answered on the way from the parent to here."""
+        self.asked: Ask | None = None
+        """The question of the supervisor that this state is the answer to; None for states of the search."""
+        if kind == "dead":
+            self.name = FAIL
+        elif waiting is None:
+            self.name = RETURN
+        else:
+            self.name = YIELD if kind == "final" else waiting.point.name
         visits: Mapping[str, int] = parent.visits if parent else {}
         self.visits: dict[str, int] = {**visits, self.name: visits.get(self.name, 0) + 1}
         """How many times each named state was reached on the way here, this time included."""
+        self.fired = 0
+        """How many times the state has been fired."""
+        self.unstarted = 0
+        """Firings that wait for their turn."""
+        self.unfinished = 0
+        """Firings that have not led to a new state yet, those that wait included."""
+        self.closed = False
+        """Whether the supervisor has fired it for the last time, or given it up."""
+
+    @property
+    def id(self) -> str:
+        """The path in one word, as the server gets it."""
+        return state_id(self.path)
 
     def __repr__(self) -> str:
         return f"<State {self.id} {self.kind} at {self.name!r}, score {self.score}>"

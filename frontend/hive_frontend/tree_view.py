@@ -39,6 +39,7 @@ class _Page:
             self._children.setdefault(node.parent, []).append(node)
         self._best = {node.id for node in tree.path_to(tree.best)} if tree.best is not None else set()
         self._names = {node.id: node.name for node in tree.nodes}
+        self._agents: dict[str | None, str] = {node.id: node.agent for node in tree.nodes}
         self._numbers = {node.id: number for number, node in enumerate(tree.nodes)}
 
     def html(self) -> str:
@@ -52,7 +53,7 @@ class _Page:
         )
 
     def _summary(self) -> str:
-        counts = dict.fromkeys(("expanded", "pruned", "dead", "result"), 0)
+        counts = dict.fromkeys(("expanded", "pruned", "dead", "result", "returned"), 0)
         for node in self._tree.nodes:
             counts[node.status] += 1
         generated = sum(node.tokens_generated for node in self._tree.nodes)
@@ -62,6 +63,7 @@ class _Page:
             *(
                 (status, f"{count} {_WORDS[status]}{'s' if status == 'result' and count != 1 else ''}")
                 for status, count in counts.items()
+                if count or status != "returned"
             ),
             ("plain", f"{generated:,} tokens generated"),
             ("plain", f"{replayed:,} replayed{share}"),
@@ -153,9 +155,12 @@ class _Page:
                 f'<span class="chip replayed" title="tokens replayed from the Logits Cache">'
                 f"&#8635; {node.tokens_replayed}</span>"
             )
-        # A row is headed by the step that led here, because its answer is what the row shows.
+        # A row is headed by the step that led here, because its answer is what the row shows; where another
+        # agent sets in, by that agent.
         step = "start" if node.parent is None else self._names[node.parent]
-        place = f"state {node.id}, now at {node.name}" + (
+        if node.agent != self._agents.get(node.parent, self._tree.agent):
+            step = node.agent
+        place = f"state {node.id} of agent {node.agent}, now at {node.name}" + (
             "" if node.line is None else f" in line {node.line}"
         )
         texts = _replies(node.replies)
@@ -200,14 +205,14 @@ def _folded(prompts: list[str], name: str) -> str:
     return f'<details class="prompt"><summary>then {escape(name)}</summary>{shown}</details>'
 
 
-_WORDS = {"expanded": "kept", "pruned": "pruned", "dead": "dead", "result": "result"}
+_WORDS = {"expanded": "kept", "pruned": "pruned", "dead": "dead", "result": "result", "returned": "returned"}
 
 _CSS = """
 :root { --ink:#1d2433; --soft:#667085; --line:#d5dae3; --card:#fff; --page:#f5f6f9; --kept:#3b6fd4;
-  --pruned:#98a2b3; --dead:#c8453b; --result:#1f9254; --best:#d98e04; --tint:#eef2fb; }
+  --pruned:#98a2b3; --dead:#c8453b; --result:#1f9254; --returned:#7a5cc9; --best:#d98e04; --tint:#eef2fb; }
 @media (prefers-color-scheme: dark) { :root { --ink:#e4e7ee; --soft:#98a2b3; --line:#39414f; --card:#1d222c;
-  --page:#14181f; --kept:#7ba4f4; --pruned:#667085; --dead:#ee7d73; --result:#57c98b; --best:#f0b13c;
-  --tint:#262d3b; } }
+  --page:#14181f; --kept:#7ba4f4; --pruned:#667085; --dead:#ee7d73; --result:#57c98b; --returned:#a78bfa;
+  --best:#f0b13c; --tint:#262d3b; } }
 * { box-sizing:border-box; }
 body { margin:0; background:var(--page); color:var(--ink); font:14px/1.45 system-ui,sans-serif; }
 header, main { max-width:1240px; margin:0 auto; padding:0 20px; }
@@ -217,13 +222,15 @@ h1 { font-size:20px; margin:24px 0 6px; }
   margin-right:6px; background:currentColor; }
 .fact.plain::before { display:none; }
 .fact.expanded::before { background:var(--kept); } .fact.pruned::before { background:var(--pruned); }
+.fact.returned::before { background:var(--returned); }
 .fact.dead::before { background:var(--dead); } .fact.result::before { background:var(--result); }
 .overview { max-width:1200px; margin:12px auto 20px; padding:10px; background:var(--card); overflow:auto;
   border:1px solid var(--line); border-radius:10px; max-height:70vh; text-align:center; }
 svg path { fill:none; stroke:var(--line); stroke-width:1.2; }
 svg path.best { stroke:var(--best); stroke-width:2.6; }
 svg circle { stroke:var(--card); stroke-width:1.5; fill:var(--kept); }
-svg circle.pruned { fill:var(--pruned); } svg circle.dead { fill:var(--dead); }
+svg circle.pruned { fill:var(--pruned); } svg circle.returned { fill:var(--returned); }
+svg circle.dead { fill:var(--dead); }
 svg circle.result { fill:var(--result); } svg circle.best { stroke:var(--best); stroke-width:2.5; }
 ul { list-style:none; margin:0; padding:0 0 0 18px; border-left:1px solid var(--line); }
 ul.tree { border:0; padding:0 0 60px; }

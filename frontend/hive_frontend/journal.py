@@ -1,0 +1,226 @@
+"""The journal of a run: every answer that it got from outside, so that it can be gone through again.
+
+A run is determined by its program, its arguments, its seed and the answers of models and tools. The journal
+keeps all of these, a line of JSON each, written as the answers come. A run that was killed is resumed by
+running its program again with the answers of the journal, up to where they end, and a finished run is
+replayed offline in the same way. This asks of agent code what a search asks of it anyway: that what it does
+between awaits depends on nothing but its data.
+
+States are not kept themselves: they hold whatever objects a program uses, few of which can be pickled, and a
+file of answers can be read, searched and compared.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from hive_frontend.errors import JournalError
+from hive_frontend.reply import Reply
+from hive_frontend.transition import Key
+
+_FORMAT = 1
+
+
+class Journal:
+    """A journal in a file, begun or continued.
+
+    `offline` forbids to add to it: an answer that it lacks is a `JournalError`.
+
+    Results of tools that JSON cannot express are pickled. Unpickling runs code of whoever wrote the file, so
+    open journals of your own only.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, offline: bool = False) -> None:
+        self.path = Path(path)
+        self.offline = offline
+        self._answers: dict[Key, dict[str, Any]] = {}
+        self._agents: dict[str, str] = {}
+        self._header: dict[str, Any] | None = None
+        self._file: IO[str] | None = None
+        self.used = 0
+        """Answers that were taken from the file."""
+        if offline and not self.path.exists():
+            raise JournalError(f"there is no recording {self.path}")
+        if self.path.exists():
+            self._read()
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the run that is continued; None for a new one."""
+        return None if self._header is None else int(self._header["seed"])
+
+    def open(self, header: Mapping[str, Any]) -> None:
+        """Begin the journal of the run that `header` describes, or check that it is this run's."""
+        header = {"hive_journal": _FORMAT, **header}
+        if self._header is not None:
+            for field, what in _FIELDS.items():
+                if self._header.get(field) != header.get(field):
+                    raise JournalError(
+                        f"{self.path} belongs to another run: {what} changed (it has "
+                        f"{self._header.get(field)!r}, this run {header.get(field)!r}); "
+                        "run it as it was, or give another file to begin anew"
+                    )
+        if self.offline:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self.path.open("a", encoding="utf-8")
+        if self._header is None:
+            self._write(header)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def check_agent(self, name: str, code: str) -> None:
+        """Note the code of an agent that takes part, or check that it is what it was."""
+        before = self._agents.get(name)
+        if before is None:
+            self._agents[name] = code
+            self._write({"agent": name, "code": code})
+        elif before != code:
+            raise JournalError(
+                f"{self.path} belongs to another version of the program: agent {name!r} was changed since; "
+                "undo the change, or give another file to begin anew"
+            )
+
+    def reply(self, key: Key) -> Reply | None:
+        """The model's answer to the call `key`; None if it is not known."""
+        found = self._find(key)
+        if found is None:
+            return None
+        text, generated, replayed, finish = found["reply"]
+        return Reply(text, generated, replayed, finish)
+
+    def add_reply(self, key: Key, reply: Reply) -> None:
+        """Keep the model's answer to the call `key`."""
+        answer = [str(reply), reply.tokens_generated, reply.tokens_replayed, reply.finish_reason]
+        self._write({"key": key, "reply": answer})
+
+    def result(self, key: Key) -> Any:
+        """A function's result for the call `key`, or what it raised, raised again; `LookupError` if it is not
+        known."""
+        found = self._find(key)
+        if found is None:
+            raise LookupError(key)
+        if "raised" in found:
+            raise _unpickle(found["raised"])
+        return found["json"] if "json" in found else _unpickle(found["pickle"])
+
+    def add_result(self, key: Key, result: Any) -> None:
+        """Keep the result of a function."""
+        if _is_json(result):
+            self._write({"key": key, "json": result})
+            return
+        try:
+            self._write({"key": key, "pickle": _pickle(result)})
+        except Exception as error:
+            raise JournalError(
+                f"{self.path}: the result of a tool, of type {type(result).__name__}, cannot be kept "
+                f"({error}); let the tool return plain data"
+            ) from error
+
+    def add_raised(self, key: Key, error: Exception) -> None:
+        """Keep what a function raised. One that cannot be pickled is left out: the call is made again."""
+        try:
+            raised = _pickle(error)
+            pickle.loads(base64.b64decode(raised))
+        except Exception:
+            return
+        self._write({"key": key, "raised": raised})
+
+    def _find(self, key: Key) -> dict[str, Any] | None:
+        found = self._answers.get(key)
+        if found is not None:
+            self.used += 1
+        elif self.offline:
+            raise JournalError(
+                f"{self.path} has no answer for state {key.state}, firing {key.firing}: the recorded run did "
+                "not go there"
+            )
+        return found
+
+    def _write(self, entry: Mapping[str, Any]) -> None:
+        if self._file is None:
+            return
+        self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        # What the operating system has survives the end of the process, if not that of the machine.
+        self._file.flush()
+
+    def _read(self) -> None:
+        whole = 0
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    break  # The process ended in the middle of this line.
+                try:
+                    self._take(json.loads(line), number)
+                except (ValueError, KeyError, TypeError) as error:
+                    raise JournalError(
+                        f"{self.path}:{number}: this is no line of a journal: {error!r}"
+                    ) from None
+                whole += len(line)
+        if whole < self.path.stat().st_size and not self.offline:
+            os.truncate(self.path, whole)
+
+    def _take(self, entry: dict[str, Any], number: int) -> None:
+        if number == 1:
+            if entry["hive_journal"] != _FORMAT:
+                raise JournalError(f"{self.path} has format {entry['hive_journal']}, not {_FORMAT}")
+            self._header = entry
+        elif "agent" in entry:
+            self._agents[entry["agent"]] = entry["code"]
+        else:
+            state, firing, part = entry["key"]
+            self._answers[Key(state, firing, part)] = entry
+
+
+_FIELDS = {
+    "agent": "the agent",
+    "arguments": "the arguments",
+    "seed": "the seed",
+    "supervisor": "the supervisor",
+}
+
+
+def describe_arguments(arguments: Mapping[str, Any]) -> str:
+    """The arguments of a run in one word, the same in every process; `"?"` if that cannot be said."""
+    try:
+        text = json.dumps(arguments, sort_keys=True)
+    except (TypeError, ValueError):
+        try:
+            return blake2b(pickle.dumps(dict(arguments)), digest_size=8).hexdigest()
+        except Exception:
+            return "?"
+    return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _is_json(value: Any) -> bool:
+    """Whether JSON gives back exactly this value: no tuples, no keys that are not strings."""
+    kind = type(value)
+    if kind is list:
+        return all(map(_is_json, value))
+    if kind is dict:
+        return all(type(key) is str and _is_json(item) for key, item in value.items())
+    return kind in (str, int, bool, type(None)) or (kind is float and value - value == 0)
+
+
+def _pickle(value: Any) -> str:
+    return base64.b64encode(pickle.dumps(value)).decode("ascii")
+
+
+def _unpickle(text: str) -> Any:
+    return pickle.loads(base64.b64decode(text))

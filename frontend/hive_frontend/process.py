@@ -1,0 +1,157 @@
+"""A branch of an agent as data: the stack of its suspended functions, and how it goes on.
+
+An agent calls `async def` helpers, which are compiled like it; where one of them awaits, the branch consists
+of several suspended functions, the innermost last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+from hive_frontend import fork
+from hive_frontend.compiler import Invoke, Point, Program, Returned, Suspended, Thrown, Yield, program_of
+from hive_frontend.errors import ForkError, HiveError
+from hive_frontend.operation import Operation
+
+
+class Frame(NamedTuple):
+    """A suspended function."""
+
+    program: Program
+    point: Point
+    variables: dict[str, Any]
+
+
+class Waiting(NamedTuple):
+    """A suspended branch: what it waits for, and with what it goes on."""
+
+    frames: tuple[Frame, ...]
+    operation: Operation[Any] | Yield
+
+    @property
+    def point(self) -> Point:
+        """Where it waits."""
+        return self.frames[-1].point
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A branch that has come to its end."""
+
+    value: Any
+
+
+def start(program: Program, arguments: Mapping[str, Any]) -> Waiting | Ended:
+    """Run an agent from its beginning to where it awaits something, or to its end."""
+    return _run([], program, None, arguments, None)
+
+
+def resume(waiting: Waiting, answer: Any) -> Waiting | Ended:
+    """Run a branch from the answer to what it waited for; `Thrown` makes the `await` raise.
+
+    The branch is used up: what it goes on with are the variables themselves.
+    """
+    *stack, (program, point, variables) = waiting.frames
+    return _run(stack, program, point, variables, answer)
+
+
+def _run(
+    stack: list[Frame],
+    program: Program,
+    point: Point | None,
+    variables: Mapping[str, Any],
+    answer: Any,
+) -> Waiting | Ended:
+    """Run a function from `point`, or from its beginning with `variables` as its arguments.
+
+    Calls of helpers, returns from them and exceptions out of them are followed at once; `stack` holds the
+    callers.
+    """
+    while True:
+        try:
+            outcome = program.start(variables) if point is None else program.resume(point, variables, answer)
+        except BaseException as error:
+            if not stack:
+                raise
+            (program, point, variables), answer = stack.pop(), Thrown(error)
+            continue
+        if type(outcome) is Returned:
+            if not stack:
+                return Ended(outcome.value)
+            (program, point, variables), answer = stack.pop(), outcome.value
+            continue
+        assert isinstance(outcome, Suspended)
+        operation = outcome.operation
+        stack.append(Frame(program, outcome.point, outcome.variables))
+        if type(operation) is not Invoke:
+            return Waiting(tuple(stack), cast("Operation[Any] | Yield", operation))
+        try:
+            program = _helper(operation)
+        except BaseException as error:
+            (program, point, variables), answer = stack.pop(), Thrown(error)
+        else:
+            point, variables = None, operation.arguments
+
+
+def _helper(call: Invoke) -> Program:
+    program = program_of(call.function)
+    if program.is_generator:
+        raise HiveError(
+            f"{call.function.__qualname__} is an async generator: make it an @agent and spawn it, then await "
+            "its next()"
+        )
+    return program
+
+
+def fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
+    """A copy of a suspended branch for one branch of several, under one memo: what was the same object in
+    two places is so in the copy. `ForkError` names what cannot be copied."""
+    frames = []
+    for frame in waiting.frames:
+        program = frame.program
+        memo.update(program.outer_objects())
+        for name in program.shared:
+            if name in frame.variables:
+                memo[id(frame.variables[name])] = frame.variables[name]
+    for program, point, variables in waiting.frames:
+        copied = {}
+        name = ""
+        try:
+            for name, value in variables.items():
+                copied[name] = fork.copy(value, memo)
+        except Exception as error:
+            raise ForkError(_explain(program, point, name, variables[name], error)) from error
+        frames.append(Frame(program, point, copied))
+    try:
+        operation = fork.copy(waiting.operation, memo)
+    except Exception as error:
+        what = f"what is awaited there, of type {type(waiting.operation).__name__}"
+        raise ForkError(_complaint(waiting.frames[-1], what, error)) from error
+    return Waiting(tuple(frames), operation)
+
+
+def _explain(program: Program, point: Point, name: str, value: Any, error: Exception) -> str:
+    kind = type(value)
+    what = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    if name in program.hidden:
+        fix = "; fix: loop over a list: `for ... in list(...)`"
+        if "context manager" in program.hidden[name]:
+            fix = "; fix: await outside the `with`, or make the manager's class forkable with `__fork__`"
+    else:
+        fix = (
+            "; fix: make it before the run and let the agent use it as a global, annotate it "
+            f"`{name}: Shared[...]` if branches can share it, give its class a `__fork__`, or del {name} "
+            "before the await"
+        )
+    described = f"{program.describe(name)}, of type {what},"
+    return _complaint(Frame(program, point, {}), described, error) + fix
+
+
+def _complaint(frame: Frame, what: str, error: Exception) -> str:
+    point = frame.point
+    return (
+        f"state {point.name!r} in line {point.line} of agent {frame.program.graph.agent!r} cannot be forked: "
+        f"{what} cannot be copied ({error})"
+    )

@@ -1,0 +1,108 @@
+"""Watching models write: the text of a run as an async iterator."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from hive_frontend.agent import Agent
+from hive_frontend.errors import HiveError
+from hive_frontend.events import Piece
+from hive_frontend.run_result import RunResult
+from hive_frontend.runtime import arun
+
+R = TypeVar("R")
+
+
+class Stream(Generic[R]):
+    """A run whose text is iterated over while models write it.
+
+        async with stream(solve, puzzle, model=url) as live:
+            async for piece in live:                     # or: live.of(dialogue="critic")
+                print(piece.state, piece.text)
+        print(live.result.value)
+
+    Each `Piece` says which branch it belongs to. Leaving the block early cancels the run, down to its requests
+    at the server.
+    """
+
+    def __init__(self, agent: Agent[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._pieces = _Pieces()
+        self._work = functools.partial(arun, agent, *args, on_piece=self._pieces.add, **kwargs)
+        self._run: asyncio.Task[RunResult[R]] | None = None
+
+    async def __aenter__(self) -> Stream[R]:
+        self._run = asyncio.create_task(self._work())
+        self._run.add_done_callback(lambda _: self._pieces.wake())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._run is not None
+        if not self._run.done():
+            self._run.cancel()
+            await asyncio.wait([self._run])
+
+    def __aiter__(self) -> AsyncIterator[Piece]:
+        return self.of()
+
+    async def of(
+        self, *, dialogue: str | None = None, state: str | None = None, agent: str | None = None
+    ) -> AsyncIterator[Piece]:
+        """The pieces of one dialogue (by its label), of one branch (by the id of its state), or of one agent.
+
+        Every iterator begins with the first piece of the run, so that several can follow several dialogues.
+        """
+        if self._run is None:
+            raise HiveError("a stream is used in a block: async with stream(...) as live:")
+        position = 0
+        while True:
+            while position < len(self._pieces.all):
+                piece = self._pieces.all[position]
+                position += 1
+                if (
+                    dialogue in (None, piece.dialogue)
+                    and state in (None, piece.state)
+                    and agent in (None, piece.agent)
+                ):
+                    yield piece
+            if self._run.done():
+                # What went wrong in the run is raised where its text is awaited.
+                self._run.result()
+                return
+            await self._pieces.wait()
+
+    @property
+    def result(self) -> RunResult[R]:
+        """The outcome, once the text has come to its end."""
+        if self._run is None or not self._run.done() or self._run.cancelled():
+            raise HiveError("the run has not ended: iterate over its text to the end first")
+        return self._run.result()
+
+
+class _Pieces:
+    """All text so far, and who waits for more."""
+
+    def __init__(self) -> None:
+        self.all: list[Piece] = []
+        self._more = asyncio.Event()
+
+    def add(self, piece: Piece) -> None:
+        self.all.append(piece)
+        self.wake()
+
+    def wake(self) -> None:
+        more, self._more = self._more, asyncio.Event()
+        more.set()
+
+    async def wait(self) -> None:
+        await self._more.wait()
+
+
+def stream(agent: Agent[..., R], /, *args: Any, **kwargs: Any) -> Stream[R]:
+    """Run an agent and watch its models write. Takes what `arun` takes, `on_piece` aside; see `Stream`."""
+    return Stream(agent, args, kwargs)

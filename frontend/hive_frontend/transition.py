@@ -1,0 +1,79 @@
+"""A transition: one firing of a state, while its operation is performed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from hive_frontend.client.base import Client
+from hive_frontend.identity import Path, state_id
+from hive_frontend.reply import Reply
+
+if TYPE_CHECKING:
+    from hive_frontend.budget import Meter
+    from hive_frontend.search import Run
+    from hive_frontend.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who performs operations: an agent, with its settings."""
+
+    agent: str
+    meter: Meter
+    client: Client | None = None
+    """Whom it asks instead of the session's model."""
+    model: str | None = None
+    """Name of the model, or of the adapter, that it asks for."""
+    timeout_s: float | None = None
+    attempts: int | None = None
+
+
+class Key(NamedTuple):
+    """What identifies an operation within a run: one of a transition's parts, in order of the source."""
+
+    state: str
+    firing: int
+    part: int | None
+
+
+class Transition:
+    """Where an operation is performed: for which state, for which of its firings, by whom."""
+
+    __slots__ = ("_inner", "caller", "firing", "part", "path", "replies", "run", "session")
+
+    def __init__(
+        self,
+        session: Session,
+        caller: Caller,
+        path: Path,
+        firing: int,
+        run: Run | None = None,
+        part: int | None = None,
+    ) -> None:
+        self.session = session
+        self.caller = caller
+        self.path = path
+        """The path of the state that is fired."""
+        self.firing = firing
+        self.run = run
+        """The run whose searches it belongs to; None if the awaiting code is an ordinary coroutine."""
+        self.part = part
+        """Which part of a gather is performed; None outside one."""
+        self.replies: list[Reply] = []
+        """What the model answered in this transition."""
+        self._inner = 0
+
+    def of_part(self, part: int) -> Transition:
+        """The same transition, for one part of a gather."""
+        return Transition(self.session, self.caller, self.path, self.firing, self.run, part)
+
+    @property
+    def key(self) -> Key:
+        return Key(state_id(self.path), self.firing, self.part)
+
+    def new_inner_path(self) -> Path:
+        """The root of the states of an agent that now begins to run as this part of the transition."""
+        root = (*self.path, self.firing, -1 - (self.part or 0))
+        self._inner += 1
+        return root if self._inner == 1 else (*root, -self._inner)
