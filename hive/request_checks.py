@@ -115,6 +115,38 @@ def check_chat(body: Any, limits: Limits) -> None:
     _check_min_tokens(fields, "min_tokens", ("max_completion_tokens", "max_tokens"))
 
 
+def check_render(body: Any, limits: Limits) -> None:
+    """Check the body of ``/hive/render``: ``messages`` of text, and ``prefix_ids`` or none.
+
+    Raises:
+        RequestError: naming the field and its rule.
+    """
+    fields = _object("body", body)
+    for name in fields:
+        if name not in ("messages", "prefix_ids"):
+            raise RequestError(shown_key(name), "is unknown, the fields are messages, prefix_ids")
+    messages = fields.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise RequestError("messages", f"must be a list of at least one message, got {shown(messages)}")
+    for index, message in enumerate(messages):
+        field = f"messages[{index}]"
+        for name in _object(field, message):
+            if name not in ("role", "content"):
+                raise RequestError(f"{field}.{shown_key(name)}", "is unknown, the fields are role, content")
+        role = message.get("role")
+        if role not in _ROLES:
+            raise RequestError(
+                f"{field}.role", f"must be {' or '.join(map(repr, _ROLES))}, got {shown(role)}"
+            )
+        _any_text(f"{field}.content", message.get("content"), limits)
+    # An empty list says as much as none.
+    if fields.get("prefix_ids"):
+        _token_ids("prefix_ids", fields["prefix_ids"], limits)
+
+
+_ROLES = ("system", "user", "assistant")
+
+
 def check_request_object(obj: Any, limits: Limits) -> None:
     """The same core checks on the engine's own request object, whichever endpoint made it.
 

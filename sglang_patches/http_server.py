@@ -10,7 +10,8 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, HTTPException, Request
+import orjson
+from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from hive.request_checks import Limits
@@ -18,6 +19,7 @@ from hive.request_tag import NAME_PATTERN
 from hive.server_args import HiveServerArgs
 from sglang_patches.request_door import install
 from sglang_patches.scheduler import CONTROL_PREFIX
+from sglang_patches.serving_chat import render
 
 T = TypeVar("T")
 Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN.pattern}$")]
@@ -85,6 +87,14 @@ def router(tokenizer_manager: Any) -> APIRouter:
         if not known:
             raise HTTPException(404, f"session {session!r} is not known: it sent no request, or it has ended")
         return {"session": session, "requests": sum(known)}
+
+    @routes.post("/render")
+    async def render_dialogue(request: Request) -> Response:
+        # The door has checked it.
+        body = orjson.loads(await request.body())
+        chat = request.app.state.openai_serving_chat
+        rendered = render(chat, body["messages"], body.get("prefix_ids") or [])
+        return Response(orjson.dumps(rendered), media_type="application/json")
 
     @routes.get("/stats")
     async def stats() -> dict[str, Any]:

@@ -13,7 +13,7 @@ import orjson
 from starlette.middleware import Middleware
 from starlette.responses import Response
 
-from hive.request_checks import Limits, check_chat, check_completion, check_generate
+from hive.request_checks import Limits, check_chat, check_completion, check_generate, check_render
 from hive.request_tag import RequestError, RequestTag, tag_from_headers
 
 Scope = MutableMapping[str, Any]
@@ -121,6 +121,10 @@ def _chat(body: Any, tag: RequestTag, limits: Limits) -> Any | None:
     return body if tag or asks else None
 
 
+def _render(body: Any, tag: RequestTag, limits: Limits) -> None:
+    check_render(body, limits)
+
+
 def _write(owner: dict[str, Any], tag: RequestTag) -> None:
     custom = owner.get("custom_params") or {}
     owner["custom_params"] = {**custom, "hive": {**(custom.get("hive") or {}), **tag.to_dict()}}
@@ -130,6 +134,7 @@ _ENDPOINTS: dict[str, Callable[[Any, RequestTag, Limits], Any | None]] = {
     "/generate": _generate,
     "/v1/completions": _completion,
     "/v1/chat/completions": _chat,
+    "/hive/render": _render,
 }
 
 

@@ -43,3 +43,15 @@ def test_the_hook_exists_and_says_what_it_does(patch: Patch) -> None:
 def test_no_symbol_is_hooked_twice() -> None:
     targets = [patch.target for patch in PATCHES]
     assert len(targets) == len(set(targets))
+
+
+def test_the_chat_endpoint_renders_as_render_relies_on() -> None:
+    from sglang.srt.entrypoints.openai.serving_chat import OpenAIServingChat
+
+    parameters = tuple(inspect.signature(OpenAIServingChat._convert_to_internal_request).parameters)
+    assert parameters[:3] == ("self", "request", "raw_request")
+    source = inspect.getsource(OpenAIServingChat)
+    for name in ("reasoning_parser", "is_gpt_oss", "is_gemma4", "chat_encoding_spec", "tokenizer_manager"):
+        assert f"self.{name}" in source
+    # The prompt's text is what the endpoint gives to its tokenizer.
+    assert "self.tokenizer_manager.tokenizer.encode(" in source
