@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 Answer = tuple[int, Any]
 Handler = Callable[["Received"], Answer | Awaitable[Answer]]
@@ -20,6 +20,15 @@ class Received:
     path: str
     headers: dict[str, str]
     body: Any
+
+
+@dataclass(frozen=True)
+class Events:
+    """A streamed answer: events as JSON, or lines as they stand."""
+
+    events: list[Any]
+    then: Literal["end", "drop", "hang"] = "end"
+    """What comes after the last event: the end, a lost connection, or nothing until the client goes."""
 
 
 @dataclass
@@ -55,6 +64,9 @@ class Server:
                 request = Received(method, path, headers, json.loads(body) if body else None)
                 self.received.append(request)
                 status, answer = await self._answer(request, reader)
+                if isinstance(answer, Events):
+                    await self._stream(answer, reader, writer)
+                    continue
                 data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
                 await writer.drain()
@@ -62,6 +74,22 @@ class Server:
             pass
         finally:
             writer.close()
+
+    async def _stream(
+        self, answer: Events, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        writer.write(b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for event in answer.events:
+            data = event if isinstance(event, bytes) else b"data: " + json.dumps(event).encode() + b"\n\n"
+            writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+            await writer.drain()
+        if answer.then == "end":
+            writer.write(b"0\r\n\r\n")
+            return
+        if answer.then == "hang":
+            await reader.read(1)
+            self.hung_up.set()
+        raise ConnectionError
 
     async def _answer(self, request: Received, reader: asyncio.StreamReader) -> Answer:
         handler = next(
