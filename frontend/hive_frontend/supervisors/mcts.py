@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from hive_frontend.flow_graph import FlowGraph
@@ -179,8 +180,8 @@ class MCTS(Searcher[MonteCarloBooks]):
         """The nodes from the root down to the one to simulate from."""
         trail = [books.root]
         while (node := trail[-1]).children and not self._may_grow(node):
-            bounds = {path: self._bound(books, node, child) for path, child in sorted(node.children.items())}
-            trail.append(node.children[max(bounds, key=bounds.__getitem__)])
+            # Children are in the order of their firings, and the first of equals is taken.
+            trail.append(max(node.children.values(), key=partial(self._bound, books, node)))
         return trail
 
     def _may_grow(self, node: Node) -> bool:

@@ -62,7 +62,7 @@ class Vote:
 
     def ranking(self, candidates: Sequence[State], answers: Sequence[State]) -> list[State]:
         """The candidates, most votes first."""
-        votes = Counter(_index(answer.value) for answer in answers if answer.kind == "final")
+        votes = Counter(_index(answer.value) for answer in answers)
         order = sorted(range(len(candidates)), key=lambda index: (-votes[index], candidates[index].path))
         return [candidates[index] for index in order]
 

@@ -103,6 +103,25 @@ def test_a_state_is_fired_again_and_again() -> None:
     assert times == [0, 2, 4, 6, 8, 10], "each of them a simulation of its own, with its rollout behind it"
 
 
+def test_the_last_firing_is_known_to_be_the_last() -> None:
+    played = play(MCTS(branch_at="pull", simulations=99, branching=3), bandit(1, 0, depth=2))
+    assert played.dropped == set()
+    assert play(MCTS(branch_at="pull", simulations=9, branching=1), bandit(1, 0)).dropped == set()
+
+
+@given(st.integers(0, 10**6), st.sampled_from([0.125, 1, 64]), st.integers(-8, 8))
+def test_the_scale_of_rewards_does_not_matter(seed: int, scale: float, offset: int) -> None:
+    def search(reward: Any) -> Any:
+        return play(
+            MCTS(branch_at="think", simulations=40, branching=3, reward=reward), random_world(seed)
+        ).fired
+
+    def scaled(state: Any) -> float | None:
+        return None if state.score is None else offset + scale * state.score
+
+    assert search(scaled) == search(None)
+
+
 def test_simulations_that_fire_nothing_count() -> None:
     played = play(MCTS(branch_at="pull", simulations=1000, branching=2), bandit(1, 0, depth=2))
     assert len(played.firings) == 2 + 4, "the tree is finite, and then it is known"

@@ -35,6 +35,7 @@ def scored(parent: FakeState | None, path: Path) -> Step:
 def test_the_whole_agent_n_times() -> None:
     played = play(BestOfN(3), scored)
     assert played.fired == {"0": 3, "0.0": 1, "0.1": 1, "0.2": 1}
+    assert played.dropped == set(), "the last firing was known to be the last"
     assert [state.id for state in played.results] == ["0.2.0", "0.1.0", "0.0.0"]
 
 
@@ -88,6 +89,7 @@ def test_after_patience_it_settles_for_the_best_that_there_is() -> None:
     played = search(SelfRefine(at="refine", patience=2), tree)
     # 0.1 goes straight on and dies, so 0.0 has its turn. 0.2 has none.
     assert played.fired == {"0": 3, "0.0": 1, "0.1": 1, "0.1.0": 1}
+    assert played.dropped == {(0, 2)}, "the last firing of 0 was known to be the last"
     assert [state.id for state in played.results] == ["0.0.0"]
 
 

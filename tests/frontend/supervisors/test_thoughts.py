@@ -62,6 +62,7 @@ def test_states_below_the_threshold_are_given_up() -> None:
     assert order(played) == ["0", "0.1", "0.1.0", "0.1.2"], "the first state has no score, and goes on"
     assert order(search(limit=None, threshold=2.5)) == order(played)
     assert order(search(limit=None, threshold=4)) == ["0"]
+    assert "0.2" in order(search(limit=None, threshold=2)), "what scores just that goes on"
 
 
 def test_the_budget_of_firings() -> None:
@@ -75,14 +76,14 @@ def test_votes_choose() -> None:
     asked: list[Ask] = []
 
     def answer(ask: Ask) -> object:
-        """Three votes for the last, one each for the first, a way that is not there, nothing, and a word."""
+        """Three votes for the last, one for the first, and all kinds of answers that are no index."""
         asked.append(ask)
-        return [2, "2", 2, 0, 7, -1, None, "the last"][ask.key[1]]
+        return [2, "2", 2, 0, 7, -1, None, "the last", True, True, True, True][ask.key[1]]
 
     played = search(answer, {k: Step(s.name, s.score, f"line {k}") for k, s in TREE.items()},
-                    breadth=2, limit=None, select=Vote(judge, votes=8))  # fmt: skip
+                    breadth=2, limit=None, select=Vote(judge, votes=12))  # fmt: skip
     assert order(played) == ["0", "0.2", "0.0", "0.2.1"]
-    assert [ask.key for ask in asked] == [(1, vote) for vote in range(8)], "no vote where there is no choice"
+    assert [ask.key for ask in asked] == [(1, vote) for vote in range(12)], "no vote where there is no choice"
     assert {ask.agent for ask in asked} == {judge}
     assert asked[0].args == (["line 0\nline 0.0", "line 0\nline 0.1", "line 0\nline 0.2"],)
 
@@ -96,6 +97,10 @@ def test_ties_go_by_path_and_the_text_can_be_given() -> None:
     select = Vote(judge, votes=1, text=lambda state: f"{state.id}: {state.score}")
     assert order(search(answer, breadth=1, limit=None, select=select)) == ["0", "0.0"]
     assert texts == ["0.0: 1", "0.1: 3", "0.2: 2"]
+
+
+def test_no_vote_where_all_go_on() -> None:
+    assert search(breadth=3, limit=1, select=Vote(judge)).asked == []
 
 
 def test_votes_order_depth_first_search() -> None:
