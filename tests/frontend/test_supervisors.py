@@ -32,8 +32,8 @@ from hive_frontend.testing import ScriptedModel
 
 
 def pick(request: Request) -> str:
-    """A digit that depends on everything that tells calls apart, so on the seed alone."""
-    return str(blake2b(str(request.seed).encode(), digest_size=1).digest()[0] % 10)
+    """A digit that depends on what tells calls apart: the seed of the state, and the number of the sample."""
+    return str(blake2b(f"{request.seed} {request.sample}".encode(), digest_size=1).digest()[0] % 10)
 
 
 @agent(supervisor=TreeOfThoughts(branch_at="propose", branching=4, breadth=2))
@@ -207,7 +207,7 @@ def test_firing_again_and_again() -> None:
     model = ScriptedModel(lambda request: str(request.sample))
     result = run(program, model=model, supervisor=Twice(1))
     assert [found.value for found in result.results] == [["0"], ["1"], ["2"]]
-    assert len({call.seed for call in model.calls}) == 3
+    assert len({(call.seed, call.sample) for call in model.calls}) == 3
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_firing_again_and_again() -> None:
         (lambda state: [Fire(state), Fire(state)], "was fired for the last time, or dropped"),
         (lambda state: [Drop(state), Fire(state)], "was fired for the last time, or dropped"),
         (lambda state: [Fire(state, times=0)], "times must be at least 1"),
-        (lambda state: [state], "must give Fire and Drop"),
+        (lambda state: [state], "must give Fire, Drop and Ask"),
     ],
 )
 def test_supervisors_that_break_the_rules(decision: Any, message: str) -> None:

@@ -34,18 +34,19 @@ class Fire:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Give a state up: it is not fired (again)."""
+    """Give a state up: it is not fired (again). Firings of it that are under way are cancelled, and lead to
+    nothing that is committed."""
 
     state: State
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Run another agent once, to learn something about the search: let one vote, say, or judge.
+    """Run another agent, to learn something about the search: let one vote, say, or judge.
 
-    Its own states are no concern of the supervisor. The one that it ends in, final or dead, is handed to
-    `commit` like any other state, with this object as `state.asked` (None for all states of the search) and a
-    `path` that no other state has.
+    It runs under its own supervisor, and its states are no concern of this one. The best that it ends in, final
+    or dead, is handed to `commit` like any other state, with this object as `state.asked` (None for all states of
+    the search) and a `path` that no other state has.
     """
 
     agent: Agent[..., Any]

@@ -57,7 +57,7 @@ class MCTS(Searcher[MonteCarloBooks]):
     fired once more, which is what makes a new child. From there the rollout fires every state once. With
     `rollout="to_end"` it goes on to a result or a dead end, and the states to branch at that it passes become
     nodes of the tree; with `rollout="value"` it stops at the next state to branch at and takes that one's word
-    for it. The reward then counts for every node on the way.
+    for it, so that a short search may end without any result. The reward then counts for every node on the way.
 
     A state is worth `reward(state)`, by default its score. A dead end, and what has no score or -inf, is worth as
     little as the worst seen. A simulation that goes down to a result or dead end again counts without firing.

@@ -83,8 +83,9 @@ class Searcher(Supervisor, Generic[B]):
         """Open the next round. Nothing is in flight.
 
         `arrived` has every waiting state that `go_on` stopped in the last round, every final and every dead
-        one, in the order of their paths; in the first round, the initial states or what they led to. A round
-        that neither fires nor asks is the last one: what can still be fired is dropped.
+        one, and every answer that was asked for, in the order of their paths; in the first round, the initial
+        states or what they led to. A round that neither fires nor asks is the last one: what can still be fired
+        is dropped.
         """
 
     def ask(self, books: B) -> list[Decision]:

@@ -79,10 +79,10 @@ class Check:
         return tuple(self.name(setting, name) for name in names)
 
     def known(self, graph: FlowGraph, setting: str, *names: str) -> None:
-        """Every name is that of a state of the agent, unless its graph is open: shows only some of them."""
+        """Every name is that of a state of the agent, if all its states are known beforehand."""
         known = graph.state_names
         for name in names:
-            if name not in known and not getattr(graph, "open", False):
+            if name not in known and not graph.open:
                 choice = f"its states are {', '.join(known)}" if known else "it has no states"
                 raise self.error(
                     f"{setting}={name!r} names no state of agent {graph.agent!r}; {choice} "

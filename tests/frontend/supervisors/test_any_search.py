@@ -162,16 +162,11 @@ def test_bad_settings(make: Any, settings: dict[str, Any], message: str) -> None
     ],
 )
 def test_names_that_the_agent_does_not_have(supervisor: Supervisor) -> None:
-    class Open(FlowGraph):
-        """The graph of an agent whose states are not all known beforehand."""
-
-        open = True
-
     nodes = (FlowNode("1", "known", "gen", 1, "", "worker"),)
     message = r"at='nowhere' names no state of agent 'worker'; its states are known \(name a state with"
     with pytest.raises(SupervisorError, match=message):
         supervisor.check(FlowGraph("worker", nodes, ()))
-    supervisor.check(Open("worker", nodes, ()))
+    supervisor.check(FlowGraph("worker", nodes, (), open=True))
     BestOfN(3).check(FlowGraph("worker", (), ()))
 
 

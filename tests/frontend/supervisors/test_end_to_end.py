@@ -48,8 +48,8 @@ async def judge(candidates: list[str]) -> str:
 
 
 def digit(request: Request) -> str:
-    """A digit that depends on everything that tells calls apart, so on the seed alone."""
-    return str(blake2b(str(request.seed).encode(), digest_size=1).digest()[0] % 10)
+    """A digit that depends on what tells calls apart: the seed of the state, and the number of the sample."""
+    return str(blake2b(f"{request.seed} {request.sample}".encode(), digest_size=1).digest()[0] % 10)
 
 
 def shape(result: RunResult[Any]) -> Any:
