@@ -101,7 +101,7 @@ class Gather(Operation[list[Any]]):
     async def perform(self, transition: Transition) -> list[Any]:
         """The results, in the order of the parts. The first part that raises cancels the others."""
         done = self._done
-        inner = [transition.of_part(number) for number in range(len(done), len(self.parts))]
+        inner = [transition.of_part(number, self.name) for number in range(len(done), len(self.parts))]
         tasks = [
             asyncio.ensure_future(part.perform(at))
             for part, at in zip(self.parts[len(done) :], inner, strict=True)
@@ -116,7 +116,7 @@ class Gather(Operation[list[Any]]):
     def perform_now(self, transition: Transition) -> list[Any] | NotNow:
         done = self._done
         for number, part in enumerate(self.parts):
-            inner = transition.of_part(number)
+            inner = transition.of_part(number, self.name)
             result = part.perform_now(inner)
             if result is NOT_NOW:
                 return NOT_NOW

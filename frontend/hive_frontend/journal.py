@@ -17,6 +17,7 @@ import json
 import os
 import pickle
 from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +28,14 @@ from hive_frontend.reply import Reply
 from hive_frontend.transition import Key
 
 _FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a function did: it returned, or it raised."""
+
+    result: Any = None
+    raised: Exception | None = None
 
 
 class Journal:
@@ -110,15 +119,14 @@ class Journal:
         answer = [str(reply), reply.tokens_generated, reply.tokens_replayed, reply.finish_reason]
         self._write({"key": key, "reply": answer})
 
-    def result(self, key: Key) -> Any:
-        """A function's result for the call `key`, or what it raised, raised again; `LookupError` if it is not
-        known."""
+    def outcome(self, key: Key) -> Outcome | None:
+        """What the function did that was called as `key`; None if it is not known."""
         found = self._find(key)
         if found is None:
-            raise LookupError(key)
+            return None
         if "raised" in found:
-            raise _unpickle(found["raised"])
-        return found["json"] if "json" in found else _unpickle(found["pickle"])
+            return Outcome(raised=_unpickle(found["raised"]))
+        return Outcome(found["json"] if "json" in found else _unpickle(found["pickle"]))
 
     def add_result(self, key: Key, result: Any) -> None:
         """Keep the result of a function."""

@@ -338,11 +338,15 @@ class Search:
         run.fired += 1
         run.report("fired", state)
         state.unstarted -= 1
-        if state.closed and not state.unstarted:
-            # Nobody needs the variables after this one.
+        last = state.closed and not state.unstarted
+        if last:
             state.waiting = None
-        else:
+        # The last branch takes the variables themselves, unless they are not the search's to give away: of
+        # several branches none may change what the caller holds, too.
+        moves = last and (state.fired == 1 or not state.borrowed)
+        if not moves:
             waiting = process.fork_branch(waiting, {})
+        borrowed = moves and state.borrowed
         transition = Transition(run.session, self._caller, state.path, firing, run)
         operation = waiting.operation
         assert not isinstance(operation, Yield)
@@ -351,16 +355,16 @@ class Search:
         except (Exception, BranchFailed) as error:
             answer = Thrown(error)
         if answer is NOT_NOW:
-            self._begin(self._perform(state, waiting, transition, slots), state)
+            self._begin(self._perform(state, waiting, transition, slots, borrowed), state)
             return True
         if slots is not None:
             slots.give()
-        self._commit(state, waiting, transition, answer)
+        self._commit(state, waiting, transition, answer, borrowed)
         self._decide()
         return True
 
     async def _perform(
-        self, state: State, waiting: Waiting, transition: Transition, slots: Slots | None
+        self, state: State, waiting: Waiting, transition: Transition, slots: Slots | None, borrowed: bool
     ) -> None:
         assert not isinstance(waiting.operation, Yield)
         try:
@@ -372,7 +376,7 @@ class Search:
                 slots.give()
         if state.sleeping:
             self._supervisor.wake(state)
-        self._arrived.append(lambda: self._commit(state, waiting, transition, answer))
+        self._arrived.append(lambda: self._commit(state, waiting, transition, answer, borrowed))
 
     def _begin(self, work: Any, state: State | None) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work)
@@ -391,16 +395,18 @@ class Search:
             self._arrived.appendleft(lambda: _raise(error))
         self.notify()
 
-    def _commit(self, state: State, waiting: Waiting, transition: Transition, answer: Any) -> None:
+    def _commit(
+        self, state: State, waiting: Waiting, transition: Transition, answer: Any, borrowed: bool
+    ) -> None:
         if not state.unfinished:
             return  # It was dropped when the answer had just come.
         state.unfinished -= 1
         self._run.alive -= 1
         path = (*state.path, transition.firing)
         replies = tuple(transition.replies)
-        self._supervisor.commit(
-            self._advance(path, state, lambda: process.resume(waiting, answer), replies, state.score)
-        )
+        new = self._advance(path, state, lambda: process.resume(waiting, answer), replies, state.score)
+        new.borrowed = borrowed
+        self._supervisor.commit(new)
 
     def _advance(
         self,

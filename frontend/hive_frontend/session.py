@@ -197,7 +197,7 @@ class Session:
             state if part is None else f"{state}/{part}",
             firing if call.sample is None else call.sample,
             call.prompt,
-            call.name,
+            call.name or transition.name,
             caller.model,
             caller.timeout_s,
             caller.attempts,
@@ -232,7 +232,7 @@ class Session:
         label = None if call.dialogue is None else call.dialogue.label
 
         def listen(text: str) -> None:
-            on_piece(Piece(text, state, firing, part, agent, call.name, label))
+            on_piece(Piece(text, state, firing, part, agent, call.name or transition.name, label))
 
         return listen
 
@@ -255,10 +255,11 @@ class Session:
         journal = self._journal
         if journal is None:
             return await call()
-        try:
-            return journal.result(transition.key)
-        except LookupError:
-            pass
+        known = journal.outcome(transition.key)
+        if known is not None:
+            if known.raised is not None:
+                raise known.raised
+            return known.result
         try:
             result = await call()
         except Exception as error:

@@ -27,6 +27,7 @@ class State:
 
     __slots__ = (
         "asked",
+        "borrowed",
         "closed",
         "failure",
         "fired",
@@ -90,6 +91,8 @@ class State:
         """Firings that wait for their turn."""
         self.unfinished = 0
         """Firings that have not led to a new state yet, those that wait included."""
+        self.borrowed = parent is None
+        """Whether its variables may be objects of the caller: arguments that no fork has copied yet."""
         self.closed = False
         """Whether the supervisor has fired it for the last time, or given it up."""
 

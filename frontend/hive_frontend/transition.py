@@ -40,7 +40,7 @@ class Key(NamedTuple):
 class Transition:
     """Where an operation is performed: for which state, for which of its firings, by whom."""
 
-    __slots__ = ("_inner", "caller", "firing", "part", "path", "replies", "run", "session")
+    __slots__ = ("_inner", "caller", "firing", "name", "part", "path", "replies", "run", "session")
 
     def __init__(
         self,
@@ -50,6 +50,7 @@ class Transition:
         firing: int,
         run: Run | None = None,
         part: int | None = None,
+        name: str | None = None,
     ) -> None:
         self.session = session
         self.caller = caller
@@ -60,13 +61,15 @@ class Transition:
         """The run whose searches it belongs to; None if the awaiting code is an ordinary coroutine."""
         self.part = part
         """Which part of a gather is performed; None outside one."""
+        self.name = name
+        """What the gather is called whose part is performed."""
         self.replies: list[Reply] = []
         """What the model answered in this transition."""
         self._inner = 0
 
-    def of_part(self, part: int) -> Transition:
-        """The same transition, for one part of a gather."""
-        return Transition(self.session, self.caller, self.path, self.firing, self.run, part)
+    def of_part(self, part: int, name: str | None) -> Transition:
+        """The same transition, for one part of a gather called `name`."""
+        return Transition(self.session, self.caller, self.path, self.firing, self.run, part, name)
 
     @property
     def key(self) -> Key:

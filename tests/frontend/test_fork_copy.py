@@ -48,6 +48,9 @@ class Slotted:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __repr__(self) -> str:
+        return f"Slotted({self.a})"
+
 
 class Record(BaseModel):
     name: str

@@ -50,7 +50,8 @@ def test_every_call_says_where_it_comes_from() -> None:
         ("judge", "0.1/1", 0, "rate"),
     }
     assert {call.session for call in model.calls} == {result.session} == set(model.ended)
-    assert len({call.seed for call in model.calls}) == 6
+    assert len({(call.seed, call.sample) for call in model.calls}) == 6
+    assert len({call.seed for call in model.calls if call.name == "ask"}) == 1, "samples of one state"
     assert all(0 <= call.seed < 2**63 for call in model.calls)
     assert sorted(model.agents) == ["judge", "pair"]
     assert result.seed == 5
@@ -100,13 +101,13 @@ async def test_at_most_max_concurrency_transitions_run_at_once() -> None:
     running = peak = 0
 
     class Counting(ScriptedModel):
-        async def complete(self, request: Request) -> Completion:
+        async def complete(self, request: Request, on_text: Any = None) -> Completion:
             nonlocal running, peak
             running += 1
             peak = max(peak, running)
             await asyncio.sleep(0.001)
             running -= 1
-            return await super().complete(request)
+            return await super().complete(request, on_text)
 
     @agent(supervisor=TreeOfThoughts(branch_at="ask", branching=12))
     async def program() -> str:
@@ -121,9 +122,9 @@ async def test_an_exception_ends_the_run_and_cancels_the_rest() -> None:
     cancelled = []
 
     class Slow(ScriptedModel):
-        async def complete(self, request: Request) -> Completion:
+        async def complete(self, request: Request, on_text: Any = None) -> Completion:
             if request.sample == 0:
-                return await super().complete(request)
+                return await super().complete(request, on_text)
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
@@ -146,7 +147,7 @@ async def test_a_refused_call_cancels_its_companions_in_a_gather() -> None:
     cancelled = []
 
     class Picky(ScriptedModel):
-        async def complete(self, request: Request) -> Completion:
+        async def complete(self, request: Request, on_text: Any = None) -> Completion:
             if request.text == "bad":
                 raise ModelError("refused", status=400)
             try:
@@ -169,8 +170,8 @@ async def test_cancelling_a_run_cancels_its_calls() -> None:
     both = asyncio.Event()
 
     class Stuck(ScriptedModel):
-        async def complete(self, request: Request) -> Completion:
-            await super().complete(request)
+        async def complete(self, request: Request, on_text: Any = None) -> Completion:
+            await super().complete(request, on_text)
             if len(self.calls) == 2:
                 both.set()
             await asyncio.sleep(60)
