@@ -1,28 +1,34 @@
-"""Game of 24 by Tree of Thoughts: a whole search program, and a command that runs it.
+"""Game of 24 by search: a whole program, and a command that runs it.
 
     python -m examples.game24 --url http://localhost:30000
+    python -m examples.game24 --url http://localhost:30000 --search mcts
 
 The agent below is the program: it plays one game as if there were only one way to play it. The supervisor in
 its decorator makes a search of it. Two agents appear at the server: the `proposer` writes steps, held to the
 rules by a grammar, and the `valuer` judges positions in words. The program computes, and checks, exactly.
 
-The command prints what the search solved next to what the same search solves with every choice drawn by lot.
+`--search` puts the same program, unchanged, under another supervisor: Tree of Thoughts (`tot`), Monte Carlo tree
+search (`mcts`) or best-of-n (`best-of-n`), with a like number of proposals for each.
+
+The command prints what the search solved next to what the same search solves with every answer drawn by lot.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from hive_frontend.supervisors import MCTS, BestOfN
 from rich.console import Console
 
 from bench.game24 import prompts
 from bench.game24.puzzles import COUNT, Puzzle
 from bench.game24.puzzles import puzzles as puzzles_of_ranks
-from bench.game24.random_arm import Shape
+from bench.game24.random_arm import searches_by_lot
 from bench.game24.rules import (
     Numbers,
     RuleError,
@@ -40,6 +46,8 @@ from hive import (
     HttpClient,
     LiveView,
     ModelError,
+    RunResult,
+    Supervisor,
     TreeOfThoughts,
     agent,
     arun,
@@ -49,9 +57,16 @@ from hive import (
     write_tree,
 )
 
+STEPS: Final = 3
+"""Steps from four numbers to one: what a game costs that is played straight on."""
 BRANCHING: Final = 5
 BREADTH: Final = 3
 VOTES: Final = 3
+PROPOSALS: Final = 35
+"""What Tree of Thoughts proposes with these settings: 5 for the puzzle, then 3 * 5 and 3 * 5."""
+WORKERS: Final = 4
+"""Simulations of Monte Carlo tree search that run at once."""
+LOTS: Final = 100
 
 
 @agent(supervisor=TreeOfThoughts(branch_at="propose", branching=BRANCHING, breadth=BREADTH))
@@ -102,22 +117,64 @@ def legal_step(numbers: Numbers, text: str) -> Step:
     return step
 
 
+class Algorithm(Enum):
+    """What may be said to `--search`."""
+
+    TOT = "tot"
+    MCTS = "mcts"
+    BEST_OF_N = "best-of-n"
+
+
+NAMES: Final = {
+    Algorithm.TOT: "tree of thoughts",
+    Algorithm.MCTS: "monte carlo tree search",
+    Algorithm.BEST_OF_N: "best of n",
+}
+
+
+def supervisor_of(search: Algorithm, *, branching: int, breadth: int, proposals: int) -> Supervisor:
+    """The supervisor of a search. Tree of Thoughts has a shape, the others have a number of proposals."""
+    match search:
+        case Algorithm.TOT:
+            return TreeOfThoughts(branch_at="propose", branching=branching, breadth=breadth)
+        case Algorithm.MCTS:
+            # Each simulation makes one proposal and takes the valuer's word for the position that it leads to;
+            # the reward of a dead end is the worst seen. The first solution, whatever its score, ends the search.
+            return MCTS(
+                branch_at="propose",
+                simulations=proposals,
+                branching=branching,
+                rollout="value",
+                workers=WORKERS,
+                target=0.0,
+            )
+        case Algorithm.BEST_OF_N:
+            return BestOfN(max(1, proposals // STEPS))
+
+
 async def play(
     model: Client,
     puzzles: tuple[Puzzle, ...],
     *,
-    shape: Shape,
+    search: Algorithm,
+    supervisor: Supervisor,
     votes: int,
     seed: int,
+    lots: int,
     out: Path,
     console: Console,
 ) -> Summary:
     """Search the puzzles one after the other, watched; draw each search tree in `out`."""
-    supervisor = TreeOfThoughts(branch_at="propose", branching=shape.branching, breadth=shape.breadth)
     games = []
     with LiveView(console=console) as view:
         for number, puzzle in enumerate(puzzles, start=1):
             view.title = f"{number}/{len(puzzles)}: {puzzle} (rank {puzzle.rank})"
+
+            async def by_lot(
+                lottery: Client, seed: int, numbers: Numbers = puzzle.numbers
+            ) -> RunResult[list[str]]:
+                return await arun(game24, numbers, votes, model=lottery, seed=seed, supervisor=supervisor)
+
             run = await arun(
                 game24,
                 puzzle.numbers,
@@ -127,11 +184,13 @@ async def play(
                 supervisor=supervisor,
                 on_event=view.on_event,
             )
-            games.append(judge(puzzle, run, shape, seed))
+            games.append(
+                judge(puzzle, run, await searches_by_lot(by_lot, seed=seed + puzzle.rank, runs=lots))
+            )
             write_tree(run.tree, out / f"tree-{puzzle.rank}.html", title=f"Game of 24: {puzzle}")
             outcome = "; ".join(run.value) if run.value else "not solved"
             console.print(f"{puzzle}: {outcome}", highlight=False, markup=False)
-    return summarise(games, shape, seed)
+    return summarise(games, search=NAMES[search], supervisor=supervisor, lots=lots, seed=seed)
 
 
 def main(
@@ -143,15 +202,20 @@ def main(
             min=0, max=COUNT - 1, help="Rank of the first one: 0 is the easiest, 900 the test set's."
         ),
     ] = 0,
-    branching: Annotated[int, typer.Option(min=1, help="Proposals per position.")] = BRANCHING,
-    breadth: Annotated[int, typer.Option(min=1, help="Positions kept per step.")] = BREADTH,
-    votes: Annotated[int, typer.Option(min=1, help="Judgements per position.")] = VOTES,
+    search: Annotated[Algorithm, typer.Option(help="The algorithm.")] = Algorithm.TOT,
+    branching: Annotated[int, typer.Option(min=1, help="Proposals per position (tot, mcts).")] = BRANCHING,
+    breadth: Annotated[int, typer.Option(min=1, help="Positions kept per step (tot).")] = BREADTH,
+    proposals: Annotated[
+        int, typer.Option(min=1, help="Proposals per puzzle, at most (mcts, best-of-n).")
+    ] = PROPOSALS,
+    votes: Annotated[int, typer.Option(min=0, help="Judgements per position.")] = VOTES,
+    lots: Annotated[int, typer.Option(min=1, help="Searches by lot per puzzle, to compare with.")] = LOTS,
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same search.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for search trees and summary.")] = Path("out/game24"),
     json: Annotated[Path | None, typer.Option(help="Also write the summary to this file.")] = None,
     api_key: Annotated[str | None, typer.Option(envvar="HIVE_API_KEY", help="The server's API key.")] = None,
 ) -> None:
-    """Play Game of 24 by Tree of Thoughts, next to the same search by lot."""
+    """Play Game of 24 by search, next to the same search by lot."""
     if first + puzzles > COUNT:
         raise typer.BadParameter(f"there are {COUNT} puzzles: --first and --puzzles must not sum to more")
     try:
@@ -163,10 +227,20 @@ def main(
     console = Console()
     out.mkdir(parents=True, exist_ok=True)
     chosen = puzzles_of_ranks(first, first + puzzles)
-    shape = Shape(branching=branching, breadth=breadth)
+    supervisor = supervisor_of(search, branching=branching, breadth=breadth, proposals=proposals)
     try:
         summary = asyncio.run(
-            play(model, chosen, shape=shape, votes=votes, seed=seed, out=out, console=console)
+            play(
+                model,
+                chosen,
+                search=search,
+                supervisor=supervisor,
+                votes=votes,
+                seed=seed,
+                lots=lots,
+                out=out,
+                console=console,
+            )
         )
     except ModelError as error:
         hint = "" if error.status else "; start one with `python -m hive.launch_server --port PORT`"

@@ -11,6 +11,8 @@ can leave them out, or a judgement, most of them those that the Tree-of-Thoughts
 
 from __future__ import annotations
 
+import re
+from fractions import Fraction
 from typing import Final
 
 from bench.game24.rules import Numbers, apply_step, numbers_of, parse_step, show
@@ -62,6 +64,11 @@ def propose(numbers: Numbers) -> str:
     # The blank before the step belongs to the prompt: with digits as tokens of their own, as most models have
     # them, it is a token that the grammar would otherwise have to admit, and every proposal to pay for.
     return f"{_PROPOSE}{show(numbers)}: "
+
+
+def position(prompt: str) -> Numbers:
+    """The numbers that a text made by `propose` asks about."""
+    return numbers_of(map(Fraction, re.findall(r"[\d/]+", prompt.rpartition("\n")[2])))
 
 
 def value(numbers: Numbers) -> list[tuple[str, str]]:

@@ -1,58 +1,50 @@
-"""The `random` arm: the search of `examples.game24` with every decision drawn by lot instead of by a model.
+"""The `random` arm: the search of `examples.game24` with every answer drawn by lot instead of by a model.
 
-It proposes by the same grammar (each draw is uniform over `rules.legal_steps`, which are exactly the strings
-that `rules.step_regex` admits), makes the same number of proposals per state, and keeps as many states per
-depth, chosen uniformly. What it solves is what grammar, exact arithmetic and a budget are worth on their own;
-only what a model solves beyond that is the model's doing.
+It is the same program under the same supervisor, with the same settings: only the model is another one. Where the
+model would propose, each of `rules.legal_steps` is equally likely, which are exactly the strings that
+`rules.step_regex` admits; where it would judge, each of the words that it may answer. So the arm makes as many
+proposals as the model does, whatever the algorithm. What it solves is what grammar, exact arithmetic and a budget
+are worth on their own; only what a model solves beyond that is the model's doing.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
-from dataclasses import dataclass
-from statistics import fmean
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
-from bench.game24.rules import Numbers, apply_step, is_solved, legal_steps
+from hive_frontend import Client, Request, RunResult
+from hive_frontend.client import sample_seed
+from hive_frontend.testing import FunctionModel
 
-STEPS: Final = 3
-"""Steps from four numbers to one."""
+from bench.game24 import prompts
+from bench.game24.rules import legal_steps
 
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The shape of a search tree: how many proposals each state gets and how many states live on per depth."""
-
-    branching: int
-    breadth: int
-
-    def __post_init__(self) -> None:
-        if self.branching < 1 or self.breadth < 1:
-            raise ValueError(f"branching and breadth must be at least 1, not {self}")
+_STRIDE: Final = 1_000_003
+"""Between the seeds of searches by lot: more than there are puzzles, so that theirs do not meet."""
 
 
-def search(numbers: Numbers, shape: Shape, rng: random.Random) -> bool:
-    """Whether one random search of that shape solves the puzzle.
+def by_lot() -> FunctionModel:
+    """A model that draws every answer by lot: the same request, the same answer."""
+    return FunctionModel(_draw)
 
-    Like the model's search it looks at every proposal of the last depth, since 24 shows without judgement.
+
+def _draw(request: Request) -> str:
+    rng = random.Random(sample_seed(request.seed, request.sample))
+    if request.sampling.choices:
+        return rng.choice(request.sampling.choices)
+    return str(rng.choice(legal_steps(prompts.position(request.text))))
+
+
+async def searches_by_lot(
+    search: Callable[[Client, int], Awaitable[RunResult[Any]]], *, seed: int, runs: int
+) -> list[bool]:
+    """Which of `runs` independent searches by lot solve a puzzle; the first has the seed itself.
+
+    `search` plays the puzzle with a model and a seed. The same seed gives the same list.
     """
-    beam = [numbers]
-    for _ in range(STEPS - 1):
-        proposals = _proposals(beam, shape, rng)
-        beam = rng.sample(proposals, min(shape.breadth, len(proposals)))
-    return any(map(is_solved, _proposals(beam, shape, rng)))
-
-
-def _proposals(beam: Iterable[Numbers], shape: Shape, rng: random.Random) -> list[Numbers]:
-    return [
-        apply_step(numbers, rng.choice(legal_steps(numbers)))
-        for numbers in beam
-        for _ in range(shape.branching)
-    ]
-
-
-def solved_share(numbers: Numbers, shape: Shape, *, seed: int, runs: int = 1000) -> float:
-    """The share of `runs` independent random searches that solve the puzzle; the same seed, the same share."""
-    rng = random.Random(f"{seed}:{numbers}")
-    return fmean(search(numbers, shape, rng) for _ in range(runs))
+    outcomes = []
+    for number in range(runs):
+        result = await search(by_lot(), seed + number * _STRIDE)
+        outcomes.append(result.best is not None)
+    return outcomes

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from statistics import fmean
 
-from hive_frontend import RunResult, Totals, Usage
+from hive_frontend import RunResult, Supervisor, Totals, Usage
 from pydantic import BaseModel
 from rich.table import Table
 
 from bench.game24.puzzles import Puzzle
-from bench.game24.random_arm import Shape, search, solved_share
 
 
 class Game(BaseModel):
@@ -24,9 +23,9 @@ class Game(BaseModel):
     steps: list[str]
     """The solution found; empty without one."""
     random_solved: bool
-    """Whether one search of the same shape by lot, with the run's seed, solved it."""
+    """Whether the same search by lot, with the same seed, solved it."""
     random_share: float
-    """The share of many such searches that solve it."""
+    """The share of all searches by lot that solved it."""
     totals: Totals
 
 
@@ -37,7 +36,7 @@ class Summary(BaseModel):
     solved: int
     random_solved: int
     random_expected: float
-    """How many of the puzzles a search by lot solves on average."""
+    """How many of the puzzles a search by lot solves on average, estimated from `lots` searches of each."""
     requests: int
     tokens_generated: int
     """Tokens that the model computed."""
@@ -46,26 +45,30 @@ class Summary(BaseModel):
     wall_s: float
     agents: dict[str, Usage]
     seed: int
-    branching: int
-    breadth: int
+    search: str
+    """The algorithm."""
+    supervisor: str
+    """The algorithm with its settings, of both arms."""
+    lots: int
+    """Searches by lot for each puzzle."""
     games: list[Game]
 
 
-def judge(puzzle: Puzzle, run: RunResult[list[str]], shape: Shape, seed: int) -> Game:
-    """The record of one puzzle, with what the random arm makes of it."""
+def judge(puzzle: Puzzle, run: RunResult[list[str]], lots: Sequence[bool]) -> Game:
+    """The record of one puzzle. `lots` says which searches by lot solved it; the first has the run's seed."""
     return Game(
         numbers=str(puzzle),
         rank=puzzle.rank,
         luck=float(puzzle.luck),
         solved=run.best is not None,
         steps=run.value or [],
-        random_solved=search(puzzle.numbers, shape, random.Random(f"{seed}:{puzzle}")),
-        random_share=solved_share(puzzle.numbers, shape, seed=seed),
+        random_solved=lots[0],
+        random_share=fmean(lots),
         totals=run.totals,
     )
 
 
-def summarise(games: Iterable[Game], shape: Shape, seed: int) -> Summary:
+def summarise(games: Iterable[Game], *, search: str, supervisor: Supervisor, lots: int, seed: int) -> Summary:
     """Add the games up. `wall_s` is the time of the searches: they run one after the other."""
     games = list(games)
     agents: dict[str, Usage] = {}
@@ -81,8 +84,9 @@ def summarise(games: Iterable[Game], shape: Shape, seed: int) -> Summary:
         wall_s=sum(game.totals.wall_s for game in games),
         agents=agents,
         seed=seed,
-        branching=shape.branching,
-        breadth=shape.breadth,
+        search=search,
+        supervisor=repr(supervisor),
+        lots=lots,
         games=games,
     )
 
@@ -104,12 +108,13 @@ def table(summary: Summary) -> Table:
         result.add_column(heading, justify="right")
     wall = f"{summary.wall_s:.1f} s"
     solved = f"{summary.solved}/{summary.puzzles}"
-    result.add_row("tree of thoughts", solved, *_costs(summary), wall, style="bold")
+    result.add_row(summary.search, solved, *_costs(summary), wall, style="bold")
     for name, usage in sorted(summary.agents.items()):
         result.add_row(f"  {name}", "", *_costs(usage), "", style="dim")
     result.add_row("random", f"{summary.random_solved}/{summary.puzzles}", "0", "0", "0", "-", "-")
     result.caption = (
-        f"random: every choice of the same search by lot; on average it solves {summary.random_expected:.1f}"
+        "random: the same search, every answer by lot; on average it solves "
+        f"{summary.random_expected:.1f} ({summary.lots} searches per puzzle)"
     )
     return result
 

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 from fractions import Fraction
+from statistics import fmean
 
 import pytest
+from hive_frontend import (
+    Client,
+    Once,
+    Request,
+    RunResult,
+    Sampling,
+    Supervisor,
+    TreeOfThoughts,
+    arun,
+)
 
 from bench.game24 import prompts
-from bench.game24.puzzles import COUNT, TEST_SET, luck, puzzles, ranked
-from bench.game24.random_arm import Shape, search, solved_share
-from bench.game24.rules import legal_steps, numbers_of, parse_step, solvable
+from bench.game24.puzzles import COUNT, TEST_SET, Puzzle, luck, puzzles, ranked
+from bench.game24.random_arm import by_lot, searches_by_lot
+from bench.game24.rules import legal_steps, numbers_of, parse_step, solvable, step_regex
+from examples.game24 import game24
 
 
 def test_there_are_1362_puzzles_and_all_can_be_solved() -> None:
@@ -43,32 +56,49 @@ def test_luck_is_the_share_of_uniform_steps() -> None:
     assert luck(numbers_of((1, 1, 1, 1))) == 0
 
 
+def lottery(puzzle: Puzzle, supervisor: Supervisor, *, seed: int, runs: int) -> list[bool]:
+    async def search(model: Client, seed: int) -> RunResult[list[str]]:
+        return await arun(game24, puzzle.numbers, 1, model=model, seed=seed, supervisor=supervisor)
+
+    return asyncio.run(searches_by_lot(search, seed=seed, runs=runs))
+
+
 def test_the_random_arm_repeats_itself() -> None:
-    shape = Shape(branching=6, breadth=3)
+    thoughts = TreeOfThoughts(branch_at="propose", branching=3, breadth=2)
     puzzle = puzzles(0, 1)[0]
-    searches = [search(puzzle.numbers, shape, random.Random(seed)) for seed in range(30)]
-    assert searches == [search(puzzle.numbers, shape, random.Random(seed)) for seed in range(30)]
-    assert len(set(searches)) == 2
-    assert solved_share(puzzle.numbers, shape, seed=1, runs=50) == solved_share(
-        puzzle.numbers, shape, seed=1, runs=50
-    )
+    outcomes = lottery(puzzle, thoughts, seed=1, runs=20)
+    assert outcomes == lottery(puzzle, thoughts, seed=1, runs=20)
+    assert set(outcomes) == {True, False}
+    assert outcomes != lottery(puzzle, thoughts, seed=2, runs=20)
 
 
 def test_a_random_search_of_one_path_solves_as_often_as_luck_says() -> None:
     puzzle = puzzles(0, 1)[0]
-    share = solved_share(puzzle.numbers, Shape(branching=1, breadth=1), seed=0, runs=4000)
-    assert share == pytest.approx(float(puzzle.luck), abs=0.025)  # five standard deviations
+    share = fmean(lottery(puzzle, Once(), seed=0, runs=1000))
+    deviation = (float(puzzle.luck) * (1 - float(puzzle.luck)) / 1000) ** 0.5
+    assert share == pytest.approx(float(puzzle.luck), abs=4 * deviation)
 
 
 def test_a_wider_random_search_solves_more() -> None:
-    numbers = puzzles(300, 301)[0].numbers
-    narrow, wide = (solved_share(numbers, Shape(k, k), seed=0, runs=100) for k in (2, 8))
+    puzzle = puzzles(300, 301)[0]
+    narrow, wide = (
+        sum(lottery(puzzle, TreeOfThoughts(branch_at="propose", branching=k, breadth=k), seed=0, runs=30))
+        for k in (2, 7)
+    )
     assert narrow < wide
 
 
-def test_a_shape_has_at_least_one_of_each() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        Shape(branching=0, breadth=1)
+def test_answers_by_lot_are_legal_and_cover_all_that_is_legal() -> None:
+    numbers = numbers_of((3, 8))
+    model = by_lot()
+    steps = set()
+    for sample in range(200):
+        sampling = Sampling(regex=step_regex(numbers))
+        request = Request((), sampling, 7, "proposer", "s", "0", sample, prompts.propose(numbers))
+        completion = model.answer_now(request)
+        assert completion is not None
+        steps.add(parse_step(completion.text))
+    assert steps == set(legal_steps(numbers))
 
 
 def test_prompts_show_the_numbers_last_and_true_examples_only() -> None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from bench.game24 import prompts
 from bench.game24.puzzles import puzzles
-from bench.game24.random_arm import Shape
+from bench.game24.random_arm import by_lot
 from bench.game24.rules import (
     Numbers,
     apply_step,
@@ -30,6 +30,7 @@ from bench.game24.rules import (
 from bench.game24.summary import judge, summarise, table
 from examples import game24
 from hive import Completion, ModelError, Request, TreeOfThoughts, run
+from hive.server_process import ServerProcess
 from hive.testing import ScriptedModel
 
 PUZZLE = puzzles(900, 901)[0]
@@ -40,7 +41,7 @@ def position(request: Request) -> Numbers:
     """The numbers that a request asks about: those whose prompt it carries."""
     if request.agent == "valuer":
         return numbers_of(map(Fraction, request.text.split()))
-    numbers = numbers_of(map(Fraction, re.findall(r"[\d/]+", request.text.splitlines()[-1])))
+    numbers = prompts.position(request.text)
     assert request.text == prompts.propose(numbers)
     return numbers
 
@@ -104,23 +105,26 @@ def test_the_words_of_the_votes_add_up_to_the_score() -> None:
 
 
 def test_a_summary_adds_games_up_and_shows_both_arms() -> None:
-    shape = Shape(branching=2, breadth=2)
     replaying = ScriptedModel(
         lambda request: Completion(text=oracle(request), tokens_generated=3, tokens_replayed=1)
     )
     games = [
-        judge(puzzle, run(game24.game24, puzzle.numbers, 1, model=model, supervisor=SEARCH), shape, seed=5)
-        for puzzle, model in zip(puzzles(900, 902), (replaying, ScriptedModel(fool)), strict=True)
+        judge(puzzle, run(game24.game24, puzzle.numbers, 1, model=model, supervisor=SEARCH), lots)
+        for puzzle, model, lots in zip(
+            puzzles(900, 902),
+            (replaying, ScriptedModel(fool)),
+            ([True, False, False, False], [False, True, True, False]),
+            strict=True,
+        )
     ]
-    summary = summarise(games, shape, seed=5)
+    summary = summarise(games, search="tree of thoughts", supervisor=SEARCH, lots=4, seed=5)
     assert (summary.puzzles, summary.solved) == (2, 1)
     assert [game.solved for game in games] == [bool(game.steps) for game in games] == [True, False]
     assert summary.requests == 2 * (10 + 6) == sum(usage.requests for usage in summary.agents.values())
     assert summary.tokens_replayed == 16
     assert summary.wall_s == sum(game.totals.wall_s for game in games)
-    assert summary.random_expected == pytest.approx(sum(game.random_share for game in games))
-    again = summarise(games, shape, seed=5)
-    assert again == summary
+    assert (summary.random_solved, summary.random_expected) == (1, 0.75)
+    assert summary.supervisor == repr(SEARCH)
 
     text = io.StringIO()
     Console(file=text, width=100).print(table(summary))
@@ -146,7 +150,7 @@ def test_the_command_writes_summary_and_trees(monkeypatch: pytest.MonkeyPatch, t
     report = tmp_path / "deep" / "report.json"
     result = command(
         monkeypatch, oracle, *("--puzzles", "2", "--first", "900", "--branching", "2", "--breadth", "2"),
-        *("--votes", "1", "--seed", "7", "--out", str(tmp_path / "out"), "--json", str(report)),
+        *("--votes", "1", "--lots", "3", "--seed", "7", "--out", str(tmp_path / "out"), "--json", str(report)),
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     summary = json.loads(report.read_text())
@@ -168,6 +172,45 @@ def test_the_command_writes_summary_and_trees(monkeypatch: pytest.MonkeyPatch, t
     assert "tree of thoughts" in result.output
     assert "2/2" in result.output
     assert str(PUZZLE) in result.output
+
+
+@pytest.mark.parametrize(
+    ("search", "arm", "proposals"),
+    [("mcts", "monte carlo tree search", range(3, 13)), ("best-of-n", "best of n", range(12, 13))],
+)
+def test_the_command_knows_other_searches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, search: str, arm: str, proposals: range
+) -> None:
+    result = command(
+        monkeypatch, oracle, *("--puzzles", "1", "--first", "900", "--search", search, "--proposals", "12"),
+        *("--branching", "2", "--votes", "1", "--lots", "2", "--out", str(tmp_path)),
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["solved"], summary["search"]) == (1, arm)
+    assert summary["agents"]["proposer"]["requests"] in proposals
+    assert arm in result.output
+
+
+@pytest.mark.parametrize("search", game24.Algorithm)
+def test_all_searches_propose_alike_whoever_proposes(search: game24.Algorithm) -> None:
+    """Without a solution, so that none ends before its budget does: what is asked is the program's doing."""
+    hopeless = numbers_of((1, 1, 1, 1))
+    supervisor = game24.supervisor_of(search, branching=5, breadth=3, proposals=game24.PROPOSALS)
+    lot = run(game24.game24, hopeless, 1, model=by_lot(), supervisor=supervisor, seed=1)
+    model = run(game24.game24, hopeless, 1, model=ScriptedModel(any_step), supervisor=supervisor, seed=1)
+    assert lot.best is model.best is None
+    counts = [result.totals.agents["proposer"].requests for result in (lot, model)]
+    assert counts[0] == counts[1]
+    assert counts[0] in range(33, 36)
+
+
+def any_step(request: Request) -> str:
+    """The same words as by lot, otherwise drawn."""
+    if request.agent == "valuer":
+        return "likely"
+    steps = legal_steps(position(request))
+    return str(steps[request.sample % len(steps)])
 
 
 @pytest.mark.parametrize(
@@ -201,3 +244,30 @@ def test_bad_options_are_named(arguments: list[str], complaint: str) -> None:
     result = CliRunner().invoke(app, ["--url", "http://scripted", *arguments])
     assert result.exit_code == 2
     assert complaint in re.sub(r"[\s│]+", " ", result.output)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("search", "flags"),
+    [
+        ("tot", ["--branching", "2", "--breadth", "1"]),
+        ("mcts", ["--branching", "2", "--proposals", "6"]),
+        ("best-of-n", ["--proposals", "6"]),
+    ],
+)
+def test_on_the_real_server(search: str, flags: list[str], server: ServerProcess, tmp_path: Path) -> None:
+    app = Typer()
+    app.command()(game24.main)
+    result = CliRunner().invoke(
+        app,
+        [
+            *("--url", server.url, "--search", search, "--puzzles", "1", "--votes", "1", "--lots", "2"),
+            *("--seed", "3", "--out", str(tmp_path), *flags),
+        ],
+    )
+    assert result.exit_code == 0, result.output
+    print(result.output)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert 2 <= summary["agents"]["proposer"]["requests"] <= 6
+    # The grammar holds: a branch ends at the end of a game, never at a step that is none.
+    assert "not a step" not in (tmp_path / "tree-0.html").read_text()
