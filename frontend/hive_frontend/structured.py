@@ -8,14 +8,16 @@
     step = parse_as(Step, await gen("What next?", json_schema=schema_of(Step), max_tokens=120))
 
 Any type will do that `pydantic.TypeAdapter` takes: models, dataclasses, typed dicts, `list[int]`, `Literal`, enums.
-Bound strings and lists (`max_length`): a model that may go on for ever sometimes does, until `max_tokens` cuts it off.
+Bound strings, lists and integers (`max_length`, `le`): a model that may go on for ever sometimes does, until
+`max_tokens` cuts it off. Grammars hold most of a schema, but not all: bounds of floats, `multiple_of` and what validators
+demand are only found out when the answer is read, which is then an `InvalidAnswer`.
 """
 
 from __future__ import annotations
 
 import json
 from functools import lru_cache
-from typing import Any, TypeVar, overload
+from typing import Annotated, Any, TypeVar, get_origin, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
@@ -82,6 +84,8 @@ def _explain(model: Any, text: str, finish_reason: str | None, error: Validation
 
 
 def _name(model: Any) -> str:
+    if get_origin(model) is Annotated:
+        return _name(model.__origin__)
     return model.__name__ if isinstance(model, type) else str(model)
 
 

@@ -158,7 +158,7 @@ class HttpClient(Client):
                 if completion is None:
                     raise ModelError(f"{self.url} is a Hive server without /generate")
                 return completion
-            messages = [{"role": role, "content": content} for role, content in request.messages]
+            messages = _spelled(request.messages)
             return await self._openai(
                 "/v1/chat/completions", request, {"messages": messages}, attempts, on_text
             )
@@ -192,7 +192,9 @@ class HttpClient(Client):
         if on_text is None:
             answer = await self._send("/generate", body, attempts)
         else:
-            answer = await self._stream_generate(body, attempts, StreamedText(on_text, settings.get("stop", ())))
+            answer = await self._stream_generate(
+                body, attempts, StreamedText(on_text, settings.get("stop", ()))
+            )
         if answer is None:
             return None
         meta = _dict(answer.get("meta_info"))
@@ -378,8 +380,12 @@ def _settle(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
+def _spelled(messages: Sequence[Message]) -> list[Json]:
+    return [{"role": message.role, "content": message.content} for message in messages]
+
+
 def _render_body(messages: Sequence[Message], prefix: list[int]) -> Json:
-    body: Json = {"messages": [{"role": role, "content": content} for role, content in messages]}
+    body: Json = {"messages": _spelled(messages)}
     return {**body, "prefix_ids": prefix} if prefix else body
 
 
