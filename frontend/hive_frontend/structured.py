@@ -9,8 +9,8 @@
 
 Any type will do that `pydantic.TypeAdapter` takes: models, dataclasses, typed dicts, `list[int]`, `Literal`, enums.
 Bound strings, lists and integers (`max_length`, `le`): a model that may go on for ever sometimes does, until
-`max_tokens` cuts it off. Grammars hold most of a schema, but not all: bounds of floats, `multiple_of` and what validators
-demand are only found out when the answer is read, which is then an `InvalidAnswer`.
+`max_tokens` cuts it off. Grammars hold most of a schema, but not all: bounds of floats, `multiple_of` and what
+validators demand are only found out when the answer is read, which is then an `InvalidAnswer`.
 """
 
 from __future__ import annotations
