@@ -1,37 +1,70 @@
-"""The oracle: Python's own coroutines say what a compiled agent must do."""
+"""The oracle: Python's own coroutines say what a compiled function must do.
+
+Programs await `ask(...)`, an operation that is answered here, by a function of the question alone. Native
+runs drive Python's coroutine, compiled ones a stack of programs, and both write down all that happens.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import itertools
 import linecache
+import sys
 import traceback
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from hashlib import blake2b
 from types import FunctionType
 from typing import Any
 
-from hive_frontend import (
-    Agent,
-    Decision,
-    Drop,
-    Fire,
-    Once,
-    Request,
-    Session,
-    State,
-    Supervisor,
-    arun,
-    gather,
-    gen,
+from hive_frontend import fork
+from hive_frontend.compiler import (
+    Invoke,
+    Point,
+    Program,
+    Returned,
+    Suspended,
+    Thrown,
+    Yield,
+    program_of,
 )
-from hive_frontend.testing import ScriptedModel
+from hive_frontend.operation import Operation
 
 _numbers = itertools.count()
 LOG: list[Any] = []
 """What a program did, in order."""
+_STEPS = 2000
+"""No generated program takes more; a compiled one that does has lost its way."""
+
+
+class Failed(Exception):
+    """What some questions are answered with, and what programs raise."""
+
+
+@dataclass(frozen=True)
+class Ask(Operation[Any]):
+    """A question, or several at once."""
+
+    name = None
+    texts: tuple[str, ...]
+    alone: bool
+
+    async def perform(self, transition: object) -> Any:
+        raise AssertionError("the drivers of the oracle answer themselves")
+
+    def __fork__(self, memo: dict[int, Any]) -> Ask:
+        return self
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return (yield self)
+
+
+def ask(text: object) -> Ask:
+    return Ask((str(text),), alone=True)
+
+
+def ask_all(*texts: object) -> Ask:
+    return Ask(tuple(map(str, texts)), alone=False)
 
 
 def mark(value: Any) -> Any:
@@ -46,22 +79,215 @@ def number(text: str) -> int:
     return int(text)
 
 
-def define(source: str, name: str = "program") -> FunctionType:
+def handled() -> str:
+    """What is being handled, and what was being handled when that was raised."""
+    error, found = sys.exception(), []
+    while error is not None:
+        found.append(f"{type(error).__name__}({error})")
+        error = error.__context__
+    return " in ".join(found)
+
+
+class Manager:
+    """A context manager that shows what it is told; it may suppress exceptions, or raise some itself."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __enter__(self) -> int:
+        LOG.append(("enter", self.number))
+        if self.number % 7 == 6:
+            raise Failed("entering")
+        return self.number
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        lines = [frame.lineno for frame in traceback.extract_tb(trace) if frame.filename.startswith("<pro")]
+        LOG.append(("exit", self.number, repr(error), handled(), lines))
+        if self.number % 5 == 4:
+            raise Failed("leaving")
+        return self.number % 3 == 0
+
+
+def define(source: str, name: str = "program", **names: Any) -> FunctionType:
     """The function `name` of a module with this source, whose lines tracebacks can show."""
     filename = f"<program {next(_numbers)}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    namespace: dict[str, Any] = {"gen": gen, "gather": gather, "mark": mark, "number": number}
+    namespace: dict[str, Any] = {
+        "__name__": "programs",
+        "ask": ask,
+        "ask_all": ask_all,
+        "mark": mark,
+        "number": number,
+        "handled": handled,
+        "Failed": Failed,
+        "Manager": Manager,
+        **names,
+    }
     exec(compile(source, filename, "exec"), namespace)
     function = namespace[name]
     assert isinstance(function, FunctionType)
     return function
 
 
-def answer(request: Request) -> str:
-    """A digit that depends on the prompt alone, so that resamples of a state go the same way."""
-    LOG.append(("call", request.text))
-    digest = blake2b(request.text.encode(), digest_size=2).digest()
-    return str(int.from_bytes(digest, "big") % 7)
+def answer(operation: Any) -> Any:
+    """Digits that depend on the question alone, so that all branches go the same way; or `Failed`."""
+    if isinstance(operation, Ask):
+        LOG.append(("ask", operation.texts))
+        answers = [_answer(text) for text in operation.texts]
+        return answers[0] if operation.alone else answers
+    LOG.append(("yield", repr(operation)))
+    return _answer(repr(operation))
+
+
+def _answer(text: str) -> str:
+    digest = int.from_bytes(blake2b(text.encode(), digest_size=2).digest(), "big")
+    if digest % 11 == 10:
+        raise Failed(f"no answer to {text}")
+    return str(digest % 7)
+
+
+# Native runs
+
+
+def behave_natively(function: FunctionType, *args: Any, **kwargs: Any) -> Behaviour:
+    """What Python makes of the function."""
+
+    def run() -> Any:
+        if inspect.isasyncgenfunction(function):
+            return _drive_generator(function(*args, **kwargs))
+        return _drive(function(*args, **kwargs).send, None)
+
+    return _observed(function, run)
+
+
+def _drive(
+    send: Callable[[Any], Any], first: Any, throw: Callable[[BaseException], Any] | None = None
+) -> Any:
+    throw = throw or send.__self__.throw  # type: ignore[attr-defined]
+    step = lambda: send(first)  # noqa: E731
+    while True:
+        try:
+            operation = step()
+        except StopIteration as stop:
+            return stop.value
+        step = _step(operation, send, throw)
+
+
+def _step(operation: Any, send: Callable[[Any], Any], throw: Callable[[BaseException], Any]) -> Any:
+    """The call that goes on with the answer to `operation`."""
+    try:
+        reply = answer(operation)
+    except Failed as error:
+        failure = error.with_traceback(None)
+        return lambda: throw(failure)
+    return lambda: send(reply)
+
+
+def _drive_generator(generator: Any) -> None:
+    turn = generator.asend(None)
+    while True:
+        try:
+            value = _drive(turn.send, None)
+        except StopAsyncIteration:
+            return
+        turn = _step(value, generator.asend, generator.athrow)()
+
+
+# Compiled runs
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A suspended run: its functions, the innermost last, and what it waits for."""
+
+    frames: tuple[tuple[Program, Point, dict[str, Any]], ...]
+    operation: Any
+
+    def fork(self) -> Branch:
+        memo: dict[int, Any] = {}
+        for program, _, _ in self.frames:
+            memo.update(program.outer_objects())
+        copied = tuple(
+            (program, point, fork.copy(variables, memo)) for program, point, variables in self.frames
+        )
+        return Branch(copied, fork.copy(self.operation, memo))
+
+
+def behave_compiled(function: FunctionType, *args: Any, forking: bool = False, **kwargs: Any) -> Behaviour:
+    """What the compiler makes of it.
+
+    With `forking`, a sibling takes each step before the main line does, with data of its own: whatever the
+    two share shows. The copy and the original take turns in being the main line.
+    """
+
+    def run() -> Any:
+        program = program_of(function)
+        bound = inspect.signature(function).bind(*args, **kwargs)
+        bound.apply_defaults()
+        state = _advance((), program, None, bound.arguments, None)
+        for step in range(_STEPS):
+            if isinstance(state, Returned):
+                return state.value
+            sibling: Branch | None = None
+            if forking:
+                sibling = state.fork()
+                if step % 2:
+                    state, sibling = sibling, state
+            reply = _reply(state.operation)
+            if sibling is not None:
+                _take_step(sibling, reply)
+            state = _resume(state, reply)
+        raise AssertionError("the program does not end")
+
+    return _observed(function, run)
+
+
+def _reply(operation: Any) -> Any:
+    try:
+        return answer(operation.value if isinstance(operation, Yield) else operation)
+    except Failed as error:
+        return Thrown(error.with_traceback(None))
+
+
+def _take_step(sibling: Branch, reply: Any) -> None:
+    """One step of a branch that is then given up, unnoticed."""
+    done = len(LOG)
+    if isinstance(reply, Thrown):
+        reply = Thrown(type(reply.error)(*reply.error.args))
+    try:
+        _resume(sibling, reply)
+    except Exception:
+        pass
+    del LOG[done:]
+
+
+def _resume(branch: Branch, reply: Any) -> Branch | Returned:
+    *callers, (program, point, variables) = branch.frames
+    return _advance(tuple(callers), program, point, variables, reply)
+
+
+def _advance(callers: Any, program: Program, point: Point | None, variables: Any, reply: Any) -> Any:
+    while True:
+        try:
+            outcome = program.start(variables) if point is None else program.resume(point, variables, reply)
+        except BaseException as error:
+            if not callers:
+                raise
+            (*callers, (program, point, variables)), reply = callers, Thrown(error)
+            continue
+        if isinstance(outcome, Suspended):
+            callers = (*callers, (program, outcome.point, outcome.variables))
+            if not isinstance(outcome.operation, Invoke):
+                return Branch(callers, outcome.operation)
+            program, point = program_of(outcome.operation.function), None
+            variables = outcome.operation.arguments
+        elif callers:
+            (*callers, (program, point, variables)), reply = callers, outcome.value
+        else:
+            return outcome
+
+
+# What they do
 
 
 @dataclass(frozen=True)
@@ -69,93 +295,38 @@ class Behaviour:
     """Everything about a run that the two ways of running must agree on."""
 
     outcome: str
-    requests: tuple[tuple[Any, ...], ...]
     effects: tuple[Any, ...]
 
 
-class Siblings(Supervisor):
-    """Fires every state of the main line twice; the second branch takes one step and is given up.
-
-    The siblings do to their copies what the main line does to its own: whatever they share shows.
-    """
-
-    def __init__(self) -> None:
-        self._new: list[State] = []
-
-    def init(self, states: Sequence[State]) -> None:
-        self._new.extend(states)
-
-    def commit(self, state: State) -> None:
-        self._new.append(state)
-
-    def fire(self) -> Iterable[Decision]:
-        new, self._new = self._new, []
-        return [
-            Drop(state) if any(state.path[1:]) else Fire(state, times=2)
-            for state in new
-            if state.kind == "waiting"
-        ]
-
-
-def behave_natively(program: Agent[..., Any], *args: Any) -> Behaviour:
-    """What Python makes of the program."""
-
-    async def run(model: ScriptedModel) -> Any:
-        async with Session(model, seed=7):
-            return await program(*args)
-
-    return _observed(program, run)
-
-
-def behave_compiled(program: Agent[..., Any], *args: Any, supervisor: Supervisor | None = None) -> Behaviour:
-    """What the compiler makes of it."""
-
-    async def run(model: ScriptedModel) -> Any:
-        result = await arun(program, *args, model=model, seed=7, supervisor=supervisor or Once())
-        main = [found for found in result.results if not any(map(int, found.state.split(".")[1:]))]
-        return main[0].value
-
-    return _observed(program, run, main_line=supervisor is not None)
-
-
-def _observed(program: Agent[..., Any], run: Any, *, main_line: bool = False) -> Behaviour:
-    model = ScriptedModel(answer)
+def _observed(function: FunctionType, run: Callable[[], Any]) -> Behaviour:
     LOG.clear()
-
-    async def bounded() -> str:
-        work: Awaitable[Any] = run(model)
-        try:
-            return repr(await work)
-        except Exception as error:
-            return _explain(error, inspect.unwrap(program).__code__.co_filename)
-
-    outcome = asyncio.run(bounded())
-    calls = [call for call in model.calls if not main_line or _is_main(call)]
-    requests = tuple(
-        (call.text, call.state, call.sample, call.seed, call.agent, call.name, call.sampling)
-        for call in calls
-    )
-    return Behaviour(outcome, requests, () if main_line else tuple(LOG))
+    try:
+        outcome = repr(run())
+    except Exception as error:
+        outcome = _explain(error, function.__code__.co_filename)
+    return Behaviour(outcome, tuple(LOG))
 
 
-def _is_main(call: Request) -> bool:
-    path = call.state.split("/")[0].split(".")[1:]
-    return not any(map(int, path)) and call.sample == 0
-
-
-def _explain(error: Exception, filename: str) -> str:
-    """Type and message of an exception, and the lines of the program that its traceback shows."""
+def _explain(error: BaseException, filename: str) -> str:
+    """Type and message of an exception, the lines of the program in its traceback, and where it came from."""
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [(frame.name, frame.lineno) for frame in frames if frame.filename == filename]
-    return f"{type(error).__name__}: {error} at {lines}"
+    lines = [
+        (frame.name, frame.lineno)
+        for frame in frames
+        # Before Python 3.12, comprehensions have frames of their own.
+        if frame.filename == filename and not frame.name.endswith("comp>")
+    ]
+    text = f"{type(error).__name__}: {error} at {lines}"
+    if error.__cause__ is not None:
+        text += f" caused by ({_explain(error.__cause__, filename)})"
+    if error.__context__ is not None:
+        text += f" while handling ({_explain(error.__context__, filename)})"
+    return text
 
 
-def assert_agree(function: FunctionType, *args: Any) -> Behaviour:
-    """Compare all ways of running a program; returns what they agree on."""
-    program: Agent[..., Any] = Agent(function)
-    native = behave_natively(program, *args)
-    compiled = behave_compiled(program, *args)
-    assert compiled == native
-    forked = behave_compiled(program, *args, supervisor=Siblings())
-    assert (forked.outcome, forked.requests) == (native.outcome, native.requests)
+def assert_agree(function: FunctionType, *args: Any, **kwargs: Any) -> Behaviour:
+    """Compare all ways of running a function; returns what they agree on."""
+    native = behave_natively(function, *args, **kwargs)
+    assert behave_compiled(function, *args, **kwargs) == native
+    assert behave_compiled(function, *args, forking=True, **kwargs) == native
     return native

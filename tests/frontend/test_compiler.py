@@ -7,7 +7,7 @@ import traceback
 from textwrap import dedent
 
 import pytest
-from hive_frontend import Agent, Once, agent, arun, gen, run
+from hive_frontend import Agent, Once, agent, arun, gather, gen, run
 from hive_frontend.compiler.program import Returned, Suspended
 from hive_frontend.testing import ScriptedModel
 
@@ -15,7 +15,7 @@ from tests.frontend.oracle import define
 
 
 def compiled(source: str) -> Agent[..., object]:
-    return Agent(define(dedent(source)))
+    return Agent(define(dedent(source), gen=gen, gather=gather))
 
 
 def edges(program: Agent[..., object]) -> set[tuple[str, str]]:

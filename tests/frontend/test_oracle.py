@@ -16,8 +16,8 @@ EXAMPLES = int(os.environ.get("HIVE_ORACLE_EXAMPLES", "300"))
 PROGRAMS = {
     "straight line": """
         async def program(a):
-            x = await gen(f"one {a}")
-            y = await gen(f"two {x}", name="second", temperature=0.5)
+            x = await ask(f"one {a}")
+            y = await ask(f"two {x}")
             return x + y
         """,
     "no call at all": """
@@ -26,14 +26,14 @@ PROGRAMS = {
         """,
     "falls off its end": """
         async def program(a):
-            await gen("hello")
+            await ask("hello")
         """,
     "branches that assign different variables": """
         async def program(a):
-            if number(await gen(f"{a}")) > 3:
-                big = await gen("big")
+            if number(await ask(f"{a}")) > 3:
+                big = await ask("big")
             elif a:
-                small = await gen("small")
+                small = await ask("small")
                 big = small
             else:
                 return "none"
@@ -43,27 +43,27 @@ PROGRAMS = {
         async def program(a):
             if a > 100:
                 x = 1
-            await gen("q")
+            await ask("q")
             return x
         """,
     "a deleted variable": """
         async def program(a):
             x = a
             del x
-            await gen("q")
+            await ask("q")
             return x
         """,
     "augmented assignment reads its target first": """
         async def program(a):
             x = 1
-            x += number(await gen(f"{(x := 5)}"))
+            x += number(await ask(f"{(x := 5)}"))
             return x
         """,
     "augmented assignment of an unbound variable fails before the call": """
         async def program(a):
             if a > 100:
                 x = 1
-            x += number(await gen("q"))
+            x += number(await ask("q"))
             return x
         """,
     "augmented items and attributes": """
@@ -74,52 +74,52 @@ PROGRAMS = {
             box = Box()
             box.n = 1
             table = {"k": [1, 2, 3]}
-            box.n += number(await gen("one"))
-            table[mark("k")][mark(0) : 2] += [number(await gen("two"))]
+            box.n += number(await ask("one"))
+            table[mark("k")][mark(0) : 2] += [number(await ask("two"))]
             return box.n, table
         """,
     "a missing attribute fails before the call": """
         async def program(a):
-            a.missing(await gen("never made"))
+            a.missing(await ask("never made"))
         """,
     "bound methods of built-ins": """
         async def program(a):
             xs = []
-            xs.append(await gen(f"{len(xs)}"))
-            xs.extend([*xs, await gen(f"{len(xs)}"), *xs])
-            return xs, "-".join([await gen("a"), await gen("b")])
+            xs.append(await ask(f"{len(xs)}"))
+            xs.extend([*xs, await ask(f"{len(xs)}"), *xs])
+            return xs, "-".join([await ask("a"), await ask("b")])
         """,
     "evaluation order": """
         async def program(a):
             def f(*args, **kwargs):
                 return args, kwargs
-            first = f(mark(1), *mark([2]), await gen(f"{mark(3)}"), mark(4), k=mark(5), **mark({"z": 6}))
-            return first, {mark("k"): await gen("v"), **mark({"l": 1}), mark("m"): mark(2)}
+            first = f(mark(1), *mark([2]), await ask(f"{mark(3)}"), mark(4), k=mark(5), **mark({"z": 6}))
+            return first, {mark("k"): await ask("v"), **mark({"l": 1}), mark("m"): mark(2)}
         """,
     "short circuits": """
         async def program(a):
-            x = a > 100 and await gen("never")
-            y = mark(0) or await gen("asked") or await gen("not asked")
-            z = (await gen("then") if a else await gen("else"))
-            return x, y, z, not await gen("not")
+            x = a > 100 and await ask("never")
+            y = mark(0) or await ask("asked") or await ask("not asked")
+            z = (await ask("then") if a else await ask("else"))
+            return x, y, z, not await ask("not")
         """,
     "formatting": """
         async def program(a):
-            return f"{mark(a):>4}|{await gen('x')!r}|{mark(a)!s}|{await gen('y')}"
+            return f"{mark(a):>4}|{await ask('x')!r}|{mark(a)!s}|{await ask('y')}"
         """,
     "nested calls": """
         async def program(a):
-            return await gen("outer " + await gen("inner " + await gen("innermost")))
+            return await ask("outer " + await ask("inner " + await ask("innermost")))
         """,
     "for with break, continue and else": """
         async def program(a):
             seen = []
             for i in range(9):
-                x = number(await gen(f"{i}"))
+                x = number(await ask(f"{i}"))
                 if x == 0:
                     continue
                 for j, w in enumerate("abc"):
-                    if (await gen(f"{i}{w}")) == "3":
+                    if (await ask(f"{i}{w}")) == "3":
                         break
                     seen.append((i, j))
                 else:
@@ -128,7 +128,7 @@ PROGRAMS = {
                         break
                 seen.append(x)
             else:
-                seen.append(await gen("exhausted"))
+                seen.append(await ask("exhausted"))
             return seen
         """,
     "jumps in the else of a loop": """
@@ -136,11 +136,11 @@ PROGRAMS = {
             out = []
             for i in range(5):
                 for j in range(i):
-                    out.append(await gen(f"{i}.{j}"))
+                    out.append(await ask(f"{i}.{j}"))
                 else:
                     if i == 2:
                         continue
-                    if await gen(f"stop {i}") == "4":
+                    if await ask(f"stop {i}") == "4":
                         break
                 out.append(i)
             return out
@@ -148,11 +148,11 @@ PROGRAMS = {
     "while with calls in test and body": """
         async def program(a):
             n = 0
-            while number(await gen(f"t{n}")) < 5 and n < 6:
+            while number(await ask(f"t{n}")) < 5 and n < 6:
                 n += 1
                 if n % 2:
                     continue
-                await gen(f"even {n}")
+                await ask(f"even {n}")
             return n
         """,
     "while with else": """
@@ -160,10 +160,10 @@ PROGRAMS = {
             n = 3
             while n:
                 n -= 1
-                if await gen(f"{n}") == "6":
+                if await ask(f"{n}") == "6":
                     break
             else:
-                return "exhausted", await gen("else")
+                return "exhausted", await ask("else")
             return "broken", n
         """,
     "forever": """
@@ -173,14 +173,14 @@ PROGRAMS = {
                 i += 1
                 if i > 4:
                     return i
-                await gen(f"{i}")
+                await ask(f"{i}")
         """,
     "a list that grows while it is looped over": """
         async def program(a):
             todo = [1]
             for item in todo:
                 if len(todo) < 5:
-                    todo.append(number(await gen(f"{item}")))
+                    todo.append(number(await ask(f"{item}")))
             return todo
         """,
     "a dict that changes while it is looped over": """
@@ -188,48 +188,48 @@ PROGRAMS = {
             table = {1: 1}
             for key in table:
                 table[key + 1] = 0
-            return await gen("never asked")
+            return await ask("never asked")
         """,
     "all sorts of iterables": """
         async def program(a):
             out = []
             for x in {"k": 1, "l": 2}.items():
-                out.append((x, await gen(f"{x}")))
+                out.append((x, await ask(f"{x}")))
             for x, y in zip("ab", reversed([1, 2])):
-                out.append((x, y, await gen(f"{x}{y}")))
+                out.append((x, y, await ask(f"{x}{y}")))
             for x in map(str, filter(None, [0, 1, 2])):
-                out.append(await gen(x))
+                out.append(await ask(x))
             for x in b"xy":
-                out.append(await gen(f"{x}"))
+                out.append(await ask(f"{x}"))
             return out
         """,
-    "gather": """
+    "several questions at once": """
         async def program(a):
-            x, y = await gather(gen("l"), gen("r"))
-            zs = await gather(*[gen(f"{i}", agent="other") for i in range(3)], name="many")
-            return x, y, zs, await gather()
+            x, y = await ask_all("l", "r")
+            zs = await ask_all(*range(3))
+            return x, y, zs, await ask_all()
         """,
     "sharing between variables": """
         async def program(a):
             xs = [1]
             ys = xs
             zs = [xs, xs]
-            xs.append(await gen("q"))
-            await gen("r")
+            xs.append(await ask("q"))
+            await ask("r")
             return xs is ys and zs[0] is zs[1] is xs, xs, zs
         """,
     "local functions between awaits": """
         async def program(a):
-            x = await gen("x")
+            x = await ask("x")
             def twice(y):
                 return y + x
             x = twice(x)
-            z = await gen(x)
+            z = await ask(x)
             return sorted([z, x], key=lambda t: (t == z, t))
         """,
     "statements that are kept as they are": """
         async def program(a):
-            await gen("first")
+            await ask("first")
             try:
                 import json as j
                 for k in range(3):
@@ -246,13 +246,13 @@ PROGRAMS = {
                     pass
                 case x:
                     pass
-            await gen(text)
+            await ask(text)
             return text, k, x
         """,
     "an exception in a later segment": """
         async def program(a):
             for i in range(3):
-                x = number(await gen(f"{i}"))
+                x = number(await ask(f"{i}"))
                 y = [10][
                     i
                 ]
@@ -260,16 +260,16 @@ PROGRAMS = {
         """,
     "StopIteration": """
         async def program(a):
-            await gen("q")
+            await ask("q")
             return next(iter([]))
         """,
     "unpacking an answer that does not fit": """
         async def program(a):
-            x, y = await gen("q")
+            x, y = await ask("q")
         """,
     "arguments of all kinds": """
         async def program(a, /, b=2, *rest, c=3, **others):
-            await gen(f"{a}{b}{rest}{c}{others}")
+            await ask(f"{a}{b}{rest}{c}{others}")
             return a, b, rest, c, others
         """,
 }

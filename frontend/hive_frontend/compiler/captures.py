@@ -11,9 +11,9 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from hive_frontend.compiler.liveness import Live, Liveness, bound_names
-from hive_frontend.compiler.normal_form import BIND, ITER
-from hive_frontend.compiler.syntax import own_nodes, targets_of
+from hive_frontend.compiler.hidden import BIND, ITER
+from hive_frontend.compiler.liveness import Live, Liveness
+from hive_frontend.compiler.syntax import bound_names, own_nodes, targets_of
 
 Closure = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda | ast.GeneratorExp
 
@@ -50,7 +50,7 @@ def _holders(node: ast.AST) -> Live:
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return frozenset({name})
-        case ast.Assign() | ast.AnnAssign():
+        case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
             targets = targets_of(node)
             inner = [t.value for t in targets if isinstance(t, (ast.Subscript, ast.Attribute))]
             owners = {n.id for owner in inner for n in own_nodes(owner) if isinstance(n, ast.Name)}
@@ -63,7 +63,7 @@ def _closures(node: ast.AST) -> Iterator[Closure]:
     """Nested functions in what a statement stores."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         yield node
-    elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+    elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and node.value is not None:
         yield from _kept(node.value)
 
 

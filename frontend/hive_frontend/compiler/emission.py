@@ -12,33 +12,43 @@ next await is left out, for other functions to do. Going on inside a loop looks 
                                                  return <suspend>
 
 Python's own rules do the rest: `continue` in `after` ends the loop of one turn and leads to its else,
-`break` skips the else.
+`break` skips the else. A `try` is written again around what remains of its body, a `finally` with a guard,
+because a suspension is a `return` to Python. In an `except` or `finally`, what is being handled is raised
+again first, so that Python knows of it:
+
+    try:                                 try:
+        before                               <raise again>
+    except Problem:              ==>     except:
+        x = await gen(...)                   <restore>
+        after                                after
 """
 
 from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from hive_frontend.compiler import hidden
 from hive_frontend.compiler.liveness import Liveness
-from hive_frontend.compiler.normal_form import RETURN, NormalForm, marked_return
+from hive_frontend.compiler.normal_form import NormalForm
+from hive_frontend.compiler.preparation import final_return
 from hive_frontend.compiler.syntax import (
     CONTINUE,
     FALL,
-    HIDDEN,
     Loop,
     Suspend,
+    at,
+    blocks_of,
+    call,
     exits,
     is_always_true,
+    load,
     once,
     own_nodes,
+    store,
 )
-
-SUSPEND, BOUND, UNBOUND = f"{HIDDEN}suspend", f"{HIDDEN}bound", f"{HIDDEN}unbound"
-LOCALS = f"{HIDDEN}locals"
-REPLY = f"{HIDDEN}reply"
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,10 @@ class Segment:
     """The code of one state."""
 
     function: ast.FunctionDef
-    parameters: tuple[str, ...]
+    carried: tuple[str, ...]
+    """The variables that it gets."""
+    optional: int
+    """How many of these, the last ones, may be without a value."""
     leads_to: tuple[int, ...]
     """Suspension points that it can reach."""
     can_return: bool
@@ -55,12 +68,15 @@ class Segment:
 class Emitter:
     """Emits the functions of one agent."""
 
-    def __init__(self, form: NormalForm, liveness: Liveness, at: ast.AsyncFunctionDef) -> None:
+    def __init__(self, form: NormalForm, liveness: Liveness, origin: ast.AsyncFunctionDef) -> None:
         self._form = form
         self._liveness = liveness
-        self._at = at
+        self._origin = origin
         self._inner = {statement: _points_in(statement) for statement in _statements(form.body)}
+        self._exceptions = {*form.caught.values(), *form.completions.values()}
         self._leads_to: set[int] = set()
+        self._guarded = 0
+        """How many guarded `finally` clauses the code at hand is in."""
 
     def start(self, parameters: Sequence[str]) -> Segment:
         """The code from the beginning of the agent."""
@@ -68,32 +84,38 @@ class Emitter:
         body = self._forward(self._form.body)
         # `x: ...` makes x a local variable, which it might not be here if its assignments come later.
         unbound = sorted(self._liveness.maybe_unbound.difference(parameters))
-        local = [ast.AnnAssign(_stored(name), ast.Constant(...), value=None, simple=1) for name in unbound]
-        return self._segment(f"{self._at.name}__start", tuple(parameters), [*local, *body])
+        local = [ast.AnnAssign(store(name), ast.Constant(...), value=None, simple=1) for name in unbound]
+        return self._segment(f"{self._origin.name}__start", (), parameters, [*local, *body])
 
     def resume(self, point: int) -> Segment:
         """The code from the answer to suspension point `point`."""
         self._leads_to = set()
-        parameters = tuple(sorted(self._liveness.after[point]))
-        prologue = [_unbind(name) for name in parameters if name in self._liveness.maybe_unbound]
+        live, maybe_unbound = self._liveness.after[point], self._liveness.maybe_unbound
+        surely, perhaps = sorted(live - maybe_unbound), sorted(live & maybe_unbound)
+        prologue = [_unbind(name) for name in perhaps]
         body = self._rest(self._form.body, self._form.suspensions[point])
-        return self._segment(f"{self._at.name}__{point}", (REPLY, *parameters), [*prologue, *body])
+        name = f"{self._origin.name}__{point}"
+        return self._segment(name, (hidden.REPLY,), [*surely, *perhaps], [*prologue, *body], len(perhaps))
 
-    def _segment(self, name: str, parameters: tuple[str, ...], body: list[ast.stmt]) -> Segment:
+    def _segment(
+        self, name: str, first: Sequence[str], carried: Sequence[str], body: list[ast.stmt], optional: int = 0
+    ) -> Segment:
         if FALL in exits(body):
-            body = [*body, marked_return(self._at, None)]
-        can_return = any(
-            isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == RETURN
-            for node in own_nodes(*body)
-        )
+            body = [*body, final_return(self._origin, None)]
+        nodes = list(own_nodes(*body))
+        can_return = any(isinstance(node, ast.Return) and not _suspends(node) for node in nodes)
+        if any(isinstance(node, ast.Name) and node.id == hidden.LEFT for node in nodes):
+            body = [ast.Assign([store(hidden.LEFT)], ast.Constant(None)), *body]
         # Parsed, because the fields of a function definition differ between versions of Python.
-        function = ast.parse(f"def {name}({', '.join(parameters)}): pass").body[0]
+        function = ast.parse(f"def {name}({', '.join([*first, *carried])}): pass").body[0]
         assert isinstance(function, ast.FunctionDef)
         function.body = body
         for node in (function, *ast.walk(function.args)):
-            ast.copy_location(node, self._at)
+            ast.copy_location(node, self._origin)
         ast.fix_missing_locations(function)
-        return Segment(function, parameters, tuple(sorted(self._leads_to)), can_return)
+        return Segment(function, tuple(carried), optional, tuple(sorted(self._leads_to)), can_return)
+
+    # From the beginning of a block
 
     def _forward(self, body: list[ast.stmt]) -> list[ast.stmt]:
         """`body` from its beginning, as far as it can get without an answer."""
@@ -108,8 +130,16 @@ class Emitter:
         """`statement` from its beginning. A new node where there is a suspension: segments share the rest."""
         if not self._inner[statement]:
             return statement
-        if isinstance(statement, Suspend):
-            return self._suspend(statement)
+        match statement:
+            case Suspend():
+                return self._suspend(statement)
+            case ast.Try():
+                return self._protected(statement, lambda: self._forward(statement.body))
+            case ast.Match(subject=subject, cases=cases):
+                reached = [
+                    ast.match_case(case.pattern, case.guard, self._forward(case.body)) for case in cases
+                ]
+                return at(statement, ast.Match(subject, reached))
         assert isinstance(statement, (ast.If, *Loop))
         new = copy.copy(statement)
         new.body = self._forward(statement.body)
@@ -117,6 +147,35 @@ class Emitter:
         forever = isinstance(statement, ast.While) and is_always_true(statement.test)
         new.orelse = [] if forever else self._forward(statement.orelse)
         return new
+
+    def _protected(
+        self, statement: ast.Try, body: Callable[[], list[ast.stmt]], *, handlers: bool = True
+    ) -> ast.Try:
+        """What `body` emits under the `finally` of a try, and under its handlers unless it is past these."""
+        # To Python a suspension is a `return`, at which the finally must not run yet.
+        guard = bool(statement.finalbody) and self._suspends_before_finally(statement)
+        self._guarded += guard
+        new = ast.Try(body(), [], [], [])
+        if handlers:
+            for handler in statement.handlers:
+                forward = ast.ExceptHandler(handler.type, handler.name, self._forward(handler.body))
+                new.handlers.append(at(handler, forward))
+            if FALL in exits(new.body):
+                new.orelse = self._forward(statement.orelse)
+        self._guarded -= guard
+        new.finalbody = self._forward(statement.finalbody)
+        if guard:
+            left = ast.Compare(load(hidden.LEFT), [ast.IsNot()], [ast.Constant(None)])
+            leave = ast.If(left, [ast.Return(load(hidden.LEFT))], [])
+            new.finalbody.insert(0, at(statement, leave))
+        return at(statement, new)
+
+    def _suspends_before_finally(self, statement: ast.Try) -> bool:
+        inside = [*statement.body, *statement.orelse]
+        inside += [inner for handler in statement.handlers for inner in handler.body]
+        return any(self._inner[inner] for inner in inside)
+
+    # From a suspension
 
     def _rest(self, body: list[ast.stmt], after: Suspend) -> list[ast.stmt]:
         """What follows the suspension `after`, which lies in `body`, up to the end of `body`."""
@@ -126,13 +185,15 @@ class Emitter:
 
     def _inside(self, statement: ast.stmt, after: Suspend) -> list[ast.stmt]:
         """The same for a suspension that is `statement` or lies in it."""
-        if isinstance(statement, Suspend):
-            if not statement.targets:
-                return []
-            answer = ast.Assign(statement.targets, ast.Name(REPLY, ast.Load()))
-            return [ast.fix_missing_locations(ast.copy_location(answer, statement))]
+        match statement:
+            case Suspend():
+                return _answered(statement)
+            case ast.Match(cases=cases):
+                return self._rest(next(case.body for case in cases if self._holds(case.body, after)), after)
+            case ast.Try():
+                return self._inside_try(statement, after)
         assert isinstance(statement, (ast.If, *Loop))
-        if any(after.point in self._inner[other] for other in statement.orelse):
+        if self._holds(statement.orelse, after):
             return self._rest(statement.orelse, after)
         rest = self._rest(statement.body, after)
         ways = exits(rest)
@@ -141,52 +202,112 @@ class Emitter:
         more_turns = ways & {FALL, CONTINUE}
         return [once(rest, [self._reached(statement)] if more_turns else [], statement)]
 
+    def _inside_try(self, statement: ast.Try, after: Suspend) -> list[ast.stmt]:
+        if self._holds(statement.body, after):
+            return [self._protected(statement, lambda: self._rest(statement.body, after))]
+        if self._holds(statement.finalbody, after):
+            done = self._form.completions[statement]
+            interrupted = ast.Expr(call(hidden.RAISE_AGAIN, load(done)))
+            rest = [_restore(done), *self._rest(statement.finalbody, after)]
+            return [at(after, ast.Try([interrupted], [], [], rest))]
+
+        def past_handlers() -> list[ast.stmt]:
+            for handler in statement.handlers:
+                if self._holds(handler.body, after):
+                    return self._inside_handler(handler, after)
+            return self._rest(statement.orelse, after)
+
+        if not statement.finalbody:
+            return past_handlers()
+        return [self._protected(statement, past_handlers, handlers=False)]
+
+    def _inside_handler(self, handler: ast.ExceptHandler, after: Suspend) -> list[ast.stmt]:
+        caught = self._form.caught[handler]
+        rest = self._rest(handler.body, after)
+        if handler.name is not None:
+            # Python deletes the name of an exception at the end of its handler, however it ends.
+            forget: list[ast.stmt] = [
+                ast.Assign([store(handler.name)], ast.Constant(None)),
+                ast.Delete([ast.Name(handler.name, ast.Del())]),
+            ]
+            rest = [ast.Try(rest, [], [], forget)]
+        again = ast.Raise(ast.Attribute(load(caught), "error", ast.Load()), None)
+        back = ast.ExceptHandler(None, None, [_restore(caught), *rest])
+        return [at(after, ast.Try([again], [back], [], []))]
+
+    def _holds(self, body: list[ast.stmt], suspension: Suspend) -> bool:
+        return any(suspension.point in self._inner[statement] for statement in body)
+
+    # To a suspension
+
     def _suspend(self, node: Suspend) -> ast.stmt:
-        """`return <suspend>(point, call, {"name": value, ...})`."""
+        """`return <suspend>(point, value, {"name": variable, ...})`."""
         self._leads_to.add(node.point)
         live = self._liveness.after[node.point]
         surely = sorted(live - self._liveness.maybe_unbound)
         perhaps = sorted(live & self._liveness.maybe_unbound)
         keys: list[ast.expr | None] = [ast.Constant(name) for name in surely]
-        values: list[ast.expr] = [ast.Name(name, ast.Load()) for name in surely]
+        values: list[ast.expr] = [
+            call(hidden.AT_REST, load(name)) if name in self._exceptions else load(name) for name in surely
+        ]
         if perhaps:
             keys.append(None)
             values.append(_bound_ones(perhaps))
-        arguments = [ast.Constant(node.point), node.call, ast.Dict(keys, values)]
-        call = ast.Call(ast.Name(SUSPEND, ast.Load()), arguments, [])
-        return ast.fix_missing_locations(ast.copy_location(ast.Return(call), node))
+        suspended: ast.expr = call(
+            hidden.SUSPEND, ast.Constant(node.point), node.value, ast.Dict(keys, values)
+        )
+        if self._guarded:
+            suspended = ast.NamedExpr(store(hidden.LEFT), suspended)
+        return at(node, ast.Return(suspended))
+
+
+def _suspends(node: ast.Return) -> bool:
+    """Whether an emitted `return` is a suspension."""
+    match node.value:
+        case ast.Call(func=ast.Name(id=hidden.SUSPEND)) | ast.NamedExpr(target=ast.Name(id=hidden.LEFT)):
+            return True
+        case ast.Name(id=hidden.LEFT):
+            return True
+        case _:
+            return False
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a normal form that the emitter looks at."""
+    """All statements of a normal form."""
     for statement in body:
         yield statement
-        if isinstance(statement, (ast.If, *Loop)):
-            yield from _statements(statement.body)
-            yield from _statements(statement.orelse)
+        for block in blocks_of(statement):
+            yield from _statements(block)
 
 
 def _points_in(statement: ast.stmt) -> frozenset[int]:
     """The suspension points in a statement of a normal form."""
     if isinstance(statement, Suspend):
         return frozenset({statement.point})
-    if isinstance(statement, (ast.If, *Loop)):
-        return frozenset().union(*map(_points_in, [*statement.body, *statement.orelse]))
-    return frozenset()
+    return frozenset().union(*(_points_in(inner) for block in blocks_of(statement) for inner in block))
 
 
-def _stored(name: str) -> ast.Name:
-    return ast.Name(name, ast.Store())
+def _answered(suspension: Suspend) -> list[ast.stmt]:
+    """`if type(reply) is <thrown>: raise reply.error`, then `targets = reply`."""
+    kind = call(hidden.TYPE, load(hidden.REPLY))
+    failed = ast.Raise(ast.Attribute(load(hidden.REPLY), "error", ast.Load()), None)
+    statements: list[ast.stmt] = [ast.If(ast.Compare(kind, [ast.Is()], [load(hidden.THROWN)]), [failed], [])]
+    if suspension.targets:
+        statements.append(ast.Assign(suspension.targets, load(hidden.REPLY)))
+    return [at(suspension, statement) for statement in statements]
+
+
+def _restore(variable: str) -> ast.stmt:
+    return ast.Expr(call(hidden.RESTORE, load(variable)))
 
 
 def _unbind(name: str) -> ast.stmt:
     """`if x is <unbound>: del x`: so that reading it raises what the native function would raise."""
-    test = ast.Compare(ast.Name(name, ast.Load()), [ast.Is()], [ast.Name(UNBOUND, ast.Load())])
+    test = ast.Compare(load(name), [ast.Is()], [load(hidden.UNBOUND)])
     return ast.If(test, [ast.Delete([ast.Name(name, ast.Del())])], [])
 
 
 def _bound_ones(names: list[str]) -> ast.expr:
     """`<bound>(locals(), ("x", ...))`: those of the variables that have a value."""
-    table = ast.Call(ast.Name(LOCALS, ast.Load()), [], [])
     wanted = ast.Tuple([ast.Constant(name) for name in names], ast.Load())
-    return ast.Call(ast.Name(BOUND, ast.Load()), [table, wanted], [])
+    return call(hidden.BOUND, call(hidden.LOCALS), wanted)

@@ -1,17 +1,19 @@
 """Which variables a state must carry: those that the code after its await may still read.
 
 A backward analysis over the normal form, exact for assignments, branches and loops. Statements that it does
-not take apart (try, with, match) count as reading everything they mention and assigning nothing, which is
-safe: a state may carry a variable too many, never one too few.
+not take apart (`with`, loops and so on without awaits) count as reading everything they mention and assigning
+nothing, which is safe: a state may carry a variable too many, never one too few.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from hive_frontend.compiler.syntax import Suspend, is_always_true, own_nodes, targets_of
+from hive_frontend.compiler import hidden
+from hive_frontend.compiler.normal_form import NormalForm
+from hive_frontend.compiler.syntax import Suspend, bound_names, is_always_true, own_nodes, targets_of
 
 Live = frozenset[str]
 _NOTHING: Live = frozenset()
@@ -27,59 +29,87 @@ class Liveness:
     """Variables that may be without a value where they are live, as after an if without an else."""
 
 
-def analyse(
-    body: list[ast.stmt], points: int, variables: Iterable[str], parameters: Iterable[str]
-) -> Liveness:
+def analyse(form: NormalForm, variables: Iterable[str], parameters: Iterable[str]) -> Liveness:
     """Liveness of a function in normal form.
 
     A variable that is live where the function begins is read on some path before any assignment. One that is
     not has been assigned on every path to wherever it is live, so long as nothing deletes it; hence
     `maybe_unbound` needs no analysis of its own.
     """
-    analysis = _Analysis(frozenset(variables), points)
-    at_start = analysis.block(body, _NOTHING, _NOTHING, _NOTHING)
+    analysis = _Analysis(form, frozenset(variables))
+    at_start = analysis.block(form.body, _Ways())
     return Liveness(
         after=tuple(analysis.after),
-        maybe_unbound=(at_start - frozenset(parameters)) | _deleted(body),
+        maybe_unbound=(at_start - frozenset(parameters)) | _deleted(form.body),
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """What is live where control can go from a statement."""
+
+    on: Live = _NOTHING
+    """After it."""
+    on_break: Live = _NOTHING
+    on_continue: Live = _NOTHING
+    on_return: Live = _NOTHING
+    on_raise: Live = _NOTHING
+    held: Live = _NOTHING
+    """What a suspension has to carry because of the `except` and `finally` clauses that it is in."""
+
+    def elsewhere(self) -> Live:
+        """After all jumps."""
+        return self.on_break | self.on_continue | self.on_return | self.on_raise
+
+
 class _Analysis:
-    def __init__(self, variables: Live, points: int) -> None:
+    def __init__(self, form: NormalForm, variables: Live) -> None:
+        self._form = form
         self._variables = variables
-        self.after: list[Live] = [_NOTHING] * points
+        self.after: list[Live] = [_NOTHING] * len(form.suspensions)
 
-    def block(self, body: list[ast.stmt], after: Live, on_break: Live, on_continue: Live) -> Live:
-        """What is live before `body`, given what is live after it and where its jumps lead."""
+    def block(self, body: list[ast.stmt], ways: _Ways) -> Live:
+        """What is live before `body`."""
+        live = ways.on
         for statement in reversed(body):
-            after = self._statement(statement, after, on_break, on_continue)
-        return after
+            live = self._statement(statement, replace(ways, on=live))
+            if not _is_safe(statement):
+                # It may raise, at any point in it.
+                live |= ways.on_raise
+        return live
 
-    def _statement(self, statement: ast.stmt, after: Live, on_break: Live, on_continue: Live) -> Live:
+    def _statement(self, statement: ast.stmt, ways: _Ways) -> Live:
+        after = ways.on
         match statement:
-            case Suspend(call=call, targets=targets):
-                after = (after - bound_names(*targets)) | self._read(*targets)
+            case Suspend(value=value, targets=targets):
+                after = (after - bound_names(*targets)) | self._read(*targets) | ways.held | ways.on_raise
                 self.after[statement.point] |= after
-                return after | self._read(call)
+                return after | self._read(value)
             case ast.If(test=test, body=body, orelse=orelse):
-                taken = self.block(body, after, on_break, on_continue)
-                return self._read(test) | taken | self.block(orelse, after, on_break, on_continue)
+                return self._read(test) | self.block(body, ways) | self.block(orelse, ways)
             case ast.While(test=test, body=body, orelse=orelse):
                 # The way out through the test does not exist in `while True`.
-                leaving = self.block(orelse, after, on_break, on_continue)
+                leaving = self.block(orelse, ways)
                 head = self._read(test) | (_NOTHING if is_always_true(test) else leaving)
-                return self._loop(body, head, after, _NOTHING)
+                return self._loop(body, head, ways, _NOTHING)
             case ast.For(target=target, iter=iterator, body=body, orelse=orelse):
-                head = self.block(orelse, after, on_break, on_continue)
                 # A for loop whose body suspends reads its iterator, a variable, again after each turn.
-                head |= self._read(iterator) | self._read(target)
-                return self._loop(body, head, after, bound_names(target))
-            case ast.Return() | ast.Raise():
+                head = self.block(orelse, ways) | self._read(iterator) | self._read(target)
+                return self._loop(body, head, ways, bound_names(target))
+            case ast.Try():
+                return self._try(statement, ways)
+            case ast.Match(subject=subject, cases=cases):
+                return after.union(
+                    self._read(subject), *(self._case(case, self.block(case.body, ways)) for case in cases)
+                )
+            case ast.Return():
+                return ways.on_return | self._read(statement)
+            case ast.Raise():
                 return self._read(statement)
             case ast.Break():
-                return on_break
+                return ways.on_break
             case ast.Continue():
-                return on_continue
+                return ways.on_continue
             case ast.Assign() | ast.AnnAssign(value=ast.expr()):
                 return (after - bound_names(*targets_of(statement))) | self._read(statement)
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
@@ -89,15 +119,38 @@ class _Analysis:
             case ast.Expr() | ast.AugAssign() | ast.Delete() | ast.Assert():
                 return after | self._read(statement)
             case _:
-                return after | on_break | on_continue | self._read(statement)
+                return after | ways.elsewhere() | self._read(statement)
 
-    def _loop(self, body: list[ast.stmt], head: Live, after: Live, bound: Live) -> Live:
+    def _loop(self, body: list[ast.stmt], head: Live, ways: _Ways, bound: Live) -> Live:
         """The least fixed point of what is live at the head of a loop; sets only grow, so it is reached."""
         while True:
-            again = head | (self.block(body, head, after, head) - bound)
+            turn = replace(ways, on=head, on_break=ways.on, on_continue=head)
+            again = head | (self.block(body, turn) - bound)
             if again == head:
                 return head
             head = again
+
+    def _try(self, statement: ast.Try, ways: _Ways) -> Live:
+        if statement.finalbody:
+            done = self._form.completions.get(statement)
+            held = ways.held if done is None else ways.held | {done}
+            # Whichever way control takes, it leads through the finally.
+            final = self.block(statement.finalbody, replace(ways, on=ways.on | ways.elsewhere(), held=held))
+            ways = _Ways(final, final, final, final, final, ways.held)
+        catches_all = any(handler.type is None for handler in statement.handlers)
+        caught = _NOTHING if catches_all else ways.on_raise
+        for handler in statement.handlers:
+            variable = self._form.caught.get(handler)
+            held = ways.held if variable is None else ways.held | {variable}
+            body = self.block(handler.body, replace(ways, held=held))
+            caught |= body if handler.name is None else body - {handler.name}
+            caught |= _NOTHING if handler.type is None else self._read(handler.type)
+        orelse = self.block(statement.orelse, ways)
+        return self.block(statement.body, replace(ways, on=orelse, on_raise=caught))
+
+    def _case(self, case: ast.match_case, body: Live) -> Live:
+        guard = _NOTHING if case.guard is None else self._read(case.guard)
+        return ((body | guard) - bound_names(case.pattern)) | self._read(case.pattern)
 
     def _read(self, *nodes: ast.AST) -> Live:
         """Variables that the nodes mention other than to assign them, nested functions included."""
@@ -113,14 +166,17 @@ class _Analysis:
         return self._variables & names
 
 
-def bound_names(*targets: ast.expr) -> Live:
-    """Variables that an assignment to the targets gives a value."""
-    return frozenset(
-        node.id
-        for target in targets
-        for node in own_nodes(target)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    )
+def _is_safe(statement: ast.stmt) -> bool:
+    """Whether the statement is one of the compiler's own that cannot raise."""
+    match statement:
+        case ast.Assign(targets=[ast.Name()], value=ast.Constant()):
+            return True
+        case ast.Assign(targets=[ast.Name()], value=ast.Call(func=ast.Name(id=hidden.HANDLED))):
+            return True
+        case ast.Return(value=ast.Name(id=name)):
+            return name.startswith(hidden.HIDDEN)
+        case _:
+            return False
 
 
 def _deleted(body: list[ast.stmt]) -> Live:

@@ -1,117 +1,112 @@
-"""A compiled agent: the functions of its states, and what they report."""
+"""A compiled function: the functions of its states, and what can be said about it before it runs."""
 
 from __future__ import annotations
 
-import ast
-import builtins
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodWrapperType, ModuleType
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import CellType, FunctionType
 from typing import Any
 
-from hive_frontend.call import Gather, Gen, Operation
-from hive_frontend.compiler import emission, normal_form
-from hive_frontend.compiler.emission import Segment
-from hive_frontend.errors import HiveError
+from hive_frontend.compiler.flow import OwnFlow, code_hash, flow_graph
+from hive_frontend.compiler.outcome import Invoke, Outcome, Point, Returned, Suspended, Thrown, Yield
+from hive_frontend.compiler.support import BoundBuiltin, is_bound_builtin
+from hive_frontend.compiler.tracebacks import without_own_frames
 from hive_frontend.flow_graph import FlowGraph
 
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A suspension point: an await, and the states that end there."""
-
-    index: int
-    name: str
-    line: int
-    carried: tuple[str, ...]
-    """Variables that the code after the await may read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Suspended:
-    """The agent reached a model call: where, which, and with which variables it goes on."""
-
-    point: Point
-    operation: Operation
-    variables: dict[str, Any]
+__all__ = [
+    "BoundBuiltin",
+    "Invoke",
+    "Outcome",
+    "Point",
+    "Program",
+    "Returned",
+    "Suspended",
+    "Thrown",
+    "Yield",
+    "describe",
+    "is_bound_builtin",
+]
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """The agent returned."""
-
-    value: Any
-
-
-Outcome = Suspended | Returned
-
-
-class _Unbound:
-    """Stands for a variable without a value on the way into a function."""
-
-
-class BoundBuiltin:
-    """A bound method of a built-in object, such as `found.append`, in a form that forks soundly.
-
-    `copy.deepcopy` takes built-in functions for atoms, so that the method in the copy would still act on the
-    original list.
-    """
-
-    __slots__ = ("name", "owner")
-
-    def __init__(self, owner: Any, name: str) -> None:
-        self.owner = owner
-        self.name = name
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self.owner, self.name)(*args, **kwargs)
-
-
-def is_bound_builtin(value: Any) -> bool:
-    """Whether `value` is a method of a built-in object rather than a function of a module."""
-    return isinstance(value, (BuiltinFunctionType, MethodWrapperType)) and not isinstance(
-        value.__self__, (ModuleType, type(None))
-    )
-
-
-def _bind(value: Any) -> Any:
-    return BoundBuiltin(value.__self__, value.__name__) if is_bound_builtin(value) else value
-
-
-def _bound(table: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: table[name] for name in names if name in table}
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Program:
-    """A compiled agent. Immutable and shared by all runs; everything that changes is in the states."""
+    """A compiled `async def`. Immutable and shared by all runs; everything that changes is in the states."""
 
+    name: str
+    function: FunctionType
     points: tuple[Point, ...]
-    graph: FlowGraph
-    listing: Callable[[], str]
-    """Writes the emitted code down, for people."""
+    is_generator: bool
     hidden: Mapping[str, str]
     """What the variables mean that the compiler brought in."""
+    shared: frozenset[str]
+    """Variables and parameters annotated with `Shared[...]`: all branches have the same object."""
+    flow: OwnFlow
+    """Its part of the flow graph, without its helpers."""
+    listing: Callable[[], str]
+    """Writes the emitted code down, for people."""
     _start: FunctionType
     _resume: tuple[FunctionType, ...]
-    _function: FunctionType
 
     def start(self, arguments: Mapping[str, Any]) -> Outcome:
-        """Run the agent from its beginning to its first model call, or to its end."""
-        return self._outcome(self._start(**arguments))
+        """Run the function from its beginning to its first await or yield, or to its end."""
+        try:
+            outcome: Outcome = self._start(**arguments)
+        except self._not_raised as error:
+            raise self._instead_of(error) from error
+        return outcome
 
-    def resume(self, point: Point, variables: Mapping[str, Any], reply: Any) -> Outcome:
-        """Run the agent from the answer at `point` to its next model call, or to its end."""
-        carried = [variables.get(name, _Unbound) for name in point.carried]
-        return self._outcome(self._resume[point.index](reply, *carried))
+    def resume(self, point: Point, variables: Mapping[str, Any], answer: Any) -> Outcome:
+        """Run the function from the answer at `point` to its next await or yield, or to its end.
+
+        An answer that is `Thrown` is raised where the function awaits it.
+        """
+        if type(answer) is Thrown:
+            without_own_frames(answer.error)
+        try:
+            outcome: Outcome = self._resume[point.index](answer, **variables)
+        except self._not_raised as error:
+            raise self._instead_of(error) from error
+        return outcome
+
+    @property
+    def _not_raised(self) -> tuple[type[Exception], ...]:
+        """What would say that an iterator is done: Python lets no such exception out of a function (PEP 479)."""
+        return (StopIteration, StopAsyncIteration) if self.is_generator else (StopIteration,)
+
+    def _instead_of(self, error: Exception) -> RuntimeError:
+        what = "async generator" if self.is_generator else "coroutine"
+        return RuntimeError(f"{what} raised {type(error).__name__}")
+
+    @cached_property
+    def graph(self) -> FlowGraph:
+        """The flow graph, with those of the helpers that are known before any run."""
+        return flow_graph(self.name, self.flow)
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """The names that a supervisor can refer to."""
+        return self.graph.state_names
+
+    @cached_property
+    def code_hash(self) -> str:
+        """Says whether two programs do the same, helpers that are known before any run included.
+
+        Layout, comments and docstrings do not count.
+        """
+        return code_hash(self.flow)
+
+    def named(self, name: str) -> Program:
+        """The same program under another name."""
+        return self if name == self.name else replace(self, name=name)
 
     def outer_objects(self) -> dict[int, Any]:
-        """The objects that global and enclosing names of the agent refer to, by identity.
+        """The objects that global and enclosing names of the function refer to, by identity.
 
-        The agent sees these by reference, so a local variable that holds one of them keeps holding it in all
-        forks: `if best is MISSING` stays true.
+        The function sees these by reference, so a local variable that holds one of them keeps holding it in
+        all forks: `if best is MISSING` stays true.
         """
-        function = self._function
+        function = self.function
         objects = [function.__globals__[n] for n in function.__code__.co_names if n in function.__globals__]
         objects += [cell.cell_contents for cell in function.__closure__ or () if _is_set(cell)]
         return {id(found): found for found in objects}
@@ -119,14 +114,6 @@ class Program:
     def describe(self, variable: str) -> str:
         """A variable of a state, for messages."""
         return describe(self.hidden, variable)
-
-    def _outcome(self, reported: tuple[int, Operation, dict[str, Any]] | tuple[Any]) -> Outcome:
-        if len(reported) == 1:
-            return Returned(reported[0])
-        index, operation, variables = reported
-        if not isinstance(operation, (Gen, Gather)):
-            raise HiveError(f"gen or gather was replaced by something that returns {operation!r}")
-        return Suspended(self.points[index], operation, variables)
 
 
 def describe(hidden: Mapping[str, str], variable: str) -> str:
@@ -140,51 +127,3 @@ def _is_set(cell: CellType) -> bool:
     except ValueError:
         return False
     return True
-
-
-def build_functions(function: FunctionType, filename: str, segments: Sequence[Segment]) -> list[FunctionType]:
-    """The segments of `function` as functions that share its globals and its closure.
-
-    They carry its name, file and lines, so that tracebacks through them read like those of the original.
-    """
-    free = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    hidden: dict[str, Callable[..., Any] | type] = {
-        emission.SUSPEND: lambda point, operation, variables: (point, operation, variables),
-        emission.BOUND: _bound,
-        emission.LOCALS: builtins.locals,
-        emission.UNBOUND: _Unbound,
-        normal_form.RETURN: lambda value: (value,),
-        normal_form.ITER: builtins.iter,
-        normal_form.BIND: _bind,
-    }
-    cells = {**free, **{name: CellType(value) for name, value in hidden.items()}}
-    # A factory makes these names free variables of the segments; only its code constants are used.
-    factory = ast.parse(f"def factory({', '.join(cells)}): pass").body[0]
-    assert isinstance(factory, ast.FunctionDef)
-    factory.body = [segment.function for segment in segments]
-    module = ast.Module([factory], [])
-    flags = function.__code__.co_flags & _FUTURES
-    compiled = compile(module, filename, "exec", flags=flags, dont_inherit=True)
-    codes = _function_codes(_function_codes(compiled)["factory"])
-    original = function.__code__
-    built = []
-    for segment in segments:
-        code = codes[segment.function.name].replace(
-            co_name=original.co_name, co_qualname=original.co_qualname
-        )
-        closure = tuple(cells[name] for name in code.co_freevars)
-        built.append(FunctionType(code, function.__globals__, original.co_name, None, closure))
-    return built
-
-
-def _function_codes(code: CodeType) -> dict[str, CodeType]:
-    return {constant.co_name: constant for constant in code.co_consts if isinstance(constant, CodeType)}
-
-
-def _future_flags() -> int:
-    import __future__
-
-    return sum(getattr(__future__, name).compiler_flag for name in set(__future__.all_feature_names))
-
-
-_FUTURES = _future_flags()

@@ -4,33 +4,40 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
-HIDDEN = "_hive_"
-"""Prefix of all names that the compiler brings into a function."""
+from hive_frontend.compiler.hidden import ONCE
 
+Node = TypeVar("Node", bound=ast.AST)
 Nested = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 Loop = (ast.For, ast.While)
+Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 class Suspend(ast.stmt):
-    """An `await` as a statement of its own: make the call, then bind the answer to the targets.
+    """An `await` or `yield` as a statement of its own: hand out `value`, then bind the answer to the targets.
 
     The normal form has no other awaits. Not a node of Python: emission turns it into some.
     """
 
-    _fields = ("call", "targets")
+    _fields = ("value", "targets")
     _attributes = ("lineno", "col_offset", "end_lineno", "end_col_offset")
 
-    call: ast.expr
+    value: ast.expr
     targets: list[ast.expr]
     point: int
+    written: ast.Await | ast.Yield
+    """What the user wrote."""
 
-    def __init__(self, call: ast.expr, targets: list[ast.expr], point: int) -> None:
+    def __init__(
+        self, value: ast.expr, targets: list[ast.expr], point: int, written: ast.Await | ast.Yield
+    ) -> None:
         super().__init__()
-        self.call = call
+        self.value = value
         self.targets = targets
         self.point = point
-        ast.copy_location(self, call)
+        self.written = written
+        ast.copy_location(self, written)
 
 
 def own_nodes(*roots: ast.AST) -> Iterator[ast.AST]:
@@ -60,12 +67,42 @@ def _defaults(arguments: ast.arguments) -> list[ast.expr]:
 
 
 def has_await(*roots: ast.AST) -> bool:
-    """Whether running the nodes awaits something."""
-    return any(
-        isinstance(node, (ast.Await, ast.AsyncFor, ast.AsyncWith, Suspend))
-        or (isinstance(node, ast.comprehension) and bool(node.is_async))
-        for node in own_nodes(*roots)
+    """Whether running the nodes awaits or yields something."""
+    return any(map(awaits, own_nodes(*roots)))
+
+
+def awaits(node: ast.AST) -> bool:
+    """Whether the node itself, rather than one inside it, awaits or yields something."""
+    return isinstance(node, (ast.Await, ast.Yield, ast.AsyncFor, ast.AsyncWith, Suspend)) or (
+        isinstance(node, ast.comprehension) and bool(node.is_async)
     )
+
+
+def awaits_in_turns(node: Comprehension) -> bool:
+    """Whether a comprehension awaits elsewhere than in its first iterable, which is evaluated before it."""
+    first, *later = node.generators
+    parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+    return bool(first.is_async) or has_await(*parts, *first.ifs, *later)
+
+
+def at(origin: ast.AST, node: Node) -> Node:
+    """`node`, placed in the source where `origin` is, so that tracebacks through it show the user's line."""
+    return ast.fix_missing_locations(ast.copy_location(node, origin))
+
+
+def load(name: str) -> ast.Name:
+    """The value of a variable."""
+    return ast.Name(name, ast.Load())
+
+
+def store(name: str) -> ast.Name:
+    """A variable as a target."""
+    return ast.Name(name, ast.Store())
+
+
+def call(function: str, *arguments: ast.expr) -> ast.Call:
+    """A call of a function by its name."""
+    return ast.Call(load(function), list(arguments), [])
 
 
 def targets_of(statement: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]:
@@ -73,24 +110,27 @@ def targets_of(statement: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[as
     return statement.targets if isinstance(statement, ast.Assign) else [statement.target]
 
 
+def bound_names(*targets: ast.AST) -> frozenset[str]:
+    """Variables that an assignment to the targets, or a match of the patterns, gives a value."""
+    names: set[str] = set()
+    for node in own_nodes(*targets):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                names.add(name)
+            case ast.MatchMapping(rest=str(name)):
+                names.add(name)
+    return frozenset(names)
+
+
 def is_always_true(test: ast.expr) -> bool:
     """Whether the test of a loop is a constant such as `True`."""
     return isinstance(test, ast.Constant) and bool(test.value)
 
 
-def breaks_of(body: list[ast.stmt]) -> Iterator[ast.Break | ast.Continue]:
-    """The `break` and `continue` statements in the body of a loop that belong to that loop."""
-    for statement in body:
-        if isinstance(statement, (ast.Break, ast.Continue)):
-            yield statement
-        elif isinstance(statement, (ast.For, ast.AsyncFor, ast.While)):
-            yield from breaks_of(statement.orelse)
-        elif not isinstance(statement, Nested):
-            for block in _blocks(statement):
-                yield from breaks_of(block)
-
-
-def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+def blocks_of(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """The blocks of a compound statement."""
     for _, value in ast.iter_fields(statement):
         for item in value if isinstance(value, list) else ():
             if isinstance(item, (ast.ExceptHandler, ast.match_case)):
@@ -128,30 +168,33 @@ def _statement_exits(statement: ast.stmt) -> set[str]:
         case ast.While(test=test, body=body, orelse=orelse):
             after = set() if is_always_true(test) else exits(orelse)
             return after | ({FALL} if BREAK in exits(body) else set())
-        case ast.For(body=body, orelse=orelse):
+        case ast.For(body=body, orelse=orelse) | ast.AsyncFor(body=body, orelse=orelse):
             inside = exits(body)
             ends = not is_once(statement) or inside & {FALL, CONTINUE}
             return (exits(orelse) if ends else set()) | ({FALL} if BREAK in inside else set())
+        case ast.Try() | ast.TryStar():
+            ways = exits(statement.body)
+            if FALL in ways:
+                ways = ways - {FALL} | exits(statement.orelse)
+            ways = ways.union(*(exits(handler.body) for handler in statement.handlers))
+            last = exits(statement.finalbody)
+            return ways | (last - {FALL}) if FALL in last else last
+        case ast.With(body=body) | ast.AsyncWith(body=body):
+            # A context manager may suppress what is raised in its block.
+            return exits(body) | {FALL}
+        case ast.Match(cases=cases):
+            return {FALL}.union(*(exits(case.body) for case in cases))
         case _:
-            jumps = {BREAK if isinstance(jump, ast.Break) else CONTINUE for jump in breaks_of([statement])}
-            return jumps | {FALL}
+            return {FALL}
 
 
-ONCE = f"{HIDDEN}once"
-
-
-def once(body: list[ast.stmt], orelse: list[ast.stmt], at: ast.stmt) -> ast.For:
+def once(body: list[ast.stmt], orelse: list[ast.stmt], origin: ast.stmt) -> ast.For:
     """A loop of one turn, for the rest of an interrupted turn of a loop: `continue` in `body` leads to
     `orelse`, and `break` past it."""
-    loop = ast.For(
-        target=ast.Name(ONCE, ast.Store()),
-        iter=ast.Tuple([ast.Constant(None)], ast.Load()),
-        body=body or [ast.Pass()],
-        orelse=orelse,
-    )
-    return ast.fix_missing_locations(ast.copy_location(loop, at))
+    single = ast.Tuple([ast.Constant(None)], ast.Load())
+    return at(origin, ast.For(store(ONCE), single, body or [ast.Pass()], orelse))
 
 
-def is_once(loop: ast.For) -> bool:
-    """Whether the loop was made by `once`."""
-    return isinstance(loop.target, ast.Name) and loop.target.id == ONCE
+def is_once(loop: ast.stmt) -> bool:
+    """Whether the statement was made by `once`."""
+    return isinstance(loop, ast.For) and isinstance(loop.target, ast.Name) and loop.target.id == ONCE

@@ -1,0 +1,72 @@
+"""From emitted syntax trees to functions."""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import warnings
+from collections.abc import Mapping, Sequence
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+from hive_frontend.compiler.emission import Segment
+from hive_frontend.compiler.support import Unbound
+
+_FUTURES = sum(getattr(__future__, name).compiler_flag for name in set(__future__.all_feature_names))
+
+
+def class_around(function: FunctionType) -> str | None:
+    """The name of the class that a method was defined in."""
+    *_, owner, _name = ["<locals>", *function.__qualname__.split(".")]
+    return None if owner == "<locals>" else owner
+
+
+def compile_segments(
+    function: FunctionType, filename: str, segments: Sequence[Segment], hidden: Mapping[str, Any]
+) -> tuple[CodeType, ...]:
+    """The code of the segments of `function`, with its name, file and lines: tracebacks read like its own."""
+    original = function.__code__
+    # A factory makes these names free variables of the segments; only its code constants are used.
+    factory = ast.parse(f"def factory({', '.join([*original.co_freevars, *hidden])}): pass").body[0]
+    assert isinstance(factory, ast.FunctionDef)
+    factory.body = [segment.function for segment in segments]
+    outermost: ast.stmt = factory
+    if (owner := class_around(function)) is not None:
+        outermost = ast.parse(f"class {owner}: pass").body[0]
+        assert isinstance(outermost, ast.ClassDef)
+        outermost.body = [factory]
+    with warnings.catch_warnings():
+        # Python warned of what is in the user's code when it compiled that.
+        warnings.simplefilter("ignore", SyntaxWarning)
+        flags = original.co_flags & _FUTURES
+        compiled = compile(ast.Module([outermost], []), filename, "exec", flags=flags, dont_inherit=True)
+    codes = _codes_in(compiled)
+    if owner is not None:
+        codes = _codes_in(codes[owner])
+    codes = _codes_in(codes["factory"])
+    return tuple(
+        codes[segment.function.name].replace(co_name=original.co_name, co_qualname=original.co_qualname)
+        for segment in segments
+    )
+
+
+def build(
+    function: FunctionType, codes: Sequence[CodeType], segments: Sequence[Segment], hidden: Mapping[str, Any]
+) -> list[FunctionType]:
+    """The segments of `function` as functions that share its globals and its closure."""
+    cells = {name: CellType(value) for name, value in hidden.items()}
+    cells.update(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    return [
+        FunctionType(
+            code,
+            function.__globals__,
+            function.__name__,
+            (Unbound,) * segment.optional,
+            tuple(cells[name] for name in code.co_freevars),
+        )
+        for code, segment in zip(codes, segments, strict=True)
+    ]
+
+
+def _codes_in(code: CodeType) -> dict[str, CodeType]:
+    return {constant.co_name: constant for constant in code.co_consts if isinstance(constant, CodeType)}

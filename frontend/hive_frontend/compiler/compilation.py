@@ -1,0 +1,138 @@
+"""Puts the passes of the compiler together."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from types import FunctionType
+
+from hive_frontend.compiler.building import build, class_around, compile_segments
+from hive_frontend.compiler.captures import escaping_captures
+from hive_frontend.compiler.checker import check
+from hive_frontend.compiler.emission import Emitter, Segment
+from hive_frontend.compiler.flow import OwnFlow, own_flow
+from hive_frontend.compiler.liveness import analyse
+from hive_frontend.compiler.names import Names
+from hive_frontend.compiler.normal_form import NormalForm, normalise
+from hive_frontend.compiler.outcome import Point
+from hive_frontend.compiler.preparation import prepare
+from hive_frontend.compiler.program import Program, describe
+from hive_frontend.compiler.shared import shared_names
+from hive_frontend.compiler.source import Source, read_source
+from hive_frontend.compiler.support import functions, parameters_of
+from hive_frontend.compiler.syntax import own_nodes
+from hive_frontend.errors import CompileError, Problem
+
+_PROGRAM = "__hive_program__"
+"""Attribute of a function with its program, which refers to the function: both go together."""
+
+
+def compile_agent(function: FunctionType, agent: str) -> Program:
+    """The program of the function of the agent called `agent`."""
+    return program_of(function, agent)
+
+
+def program_of(function: FunctionType, name: str | None = None) -> Program:
+    """The program of an `async def` function, with or without `yield`; it is compiled once.
+
+    `CompileError` lists everything in it, and in the helpers that it surely calls, that cannot become states.
+    """
+    program = _known(function) or _compile_with_helpers(function, name or function.__name__)
+    return program if name is None else program.named(name)
+
+
+def _known(function: FunctionType) -> Program | None:
+    program = function.__dict__.get(_PROGRAM)
+    # Decorators that use `functools.wraps` copy attributes.
+    return program if isinstance(program, Program) and program.function is function else None
+
+
+def _compile_with_helpers(function: FunctionType, name: str) -> Program:
+    problems: list[Problem] = []
+    programs: dict[FunctionType, Program] = {}
+    todo = [function]
+    seen = {function}
+    while todo:
+        current = todo.pop(0)
+        try:
+            source, names = read_source(current), Names(current)
+            helpers = [found for found in _helpers(source, names) if _known(found) is None]
+            todo += [helper for helper in helpers if helper not in seen]
+            seen.update(helpers)
+            programs[current] = _compile(current, source, names)
+        except CompileError as error:
+            problems += error.problems
+    if problems:
+        raise CompileError(name, problems)
+    for compiled, program in programs.items():
+        compiled.__dict__[_PROGRAM] = program
+    return programs[function]
+
+
+def _helpers(source: Source, names: Names) -> Iterator[FunctionType]:
+    for node in own_nodes(*source.node.body):
+        if isinstance(node, ast.Await) and isinstance(node.value, ast.Call):
+            helper = names.helper(node.value.func)
+            if helper is not None:
+                yield helper
+
+
+def _compile(function: FunctionType, source: Source, names: Names) -> Program:
+    form, segments = _cut(function, source, names)
+    flow = own_flow(function, source, names, form.suspensions, segments, _flow_of)
+    points = tuple(
+        Point(index, wait.name, wait.line, segment.carried)
+        for index, (wait, segment) in enumerate(zip(flow.waits, segments[1:], strict=True))
+    )
+    hidden = functions(points)
+    codes = compile_segments(function, source.filename, segments, hidden)
+    start, *resume = build(function, codes, segments, hidden)
+    return Program(
+        name=function.__name__,
+        function=function,
+        points=points,
+        is_generator=inspect.isasyncgenfunction(function),
+        hidden=form.hidden,
+        shared=shared_names(source.node, names),
+        flow=flow,
+        listing=lambda: _listing(source, points, segments),
+        _start=start,
+        _resume=tuple(resume),
+    )
+
+
+def _flow_of(helper: FunctionType) -> OwnFlow:
+    return program_of(helper).flow
+
+
+def _cut(function: FunctionType, source: Source, names: Names) -> tuple[NormalForm, list[Segment]]:
+    if problems := check(source, names):
+        raise CompileError(function.__name__, problems)
+    form = normalise(prepare(source.node, class_around(function)), names)
+    parameters = parameters_of(function)
+    liveness = analyse(form, {*names.locals, *form.hidden}, parameters)
+    if captures := escaping_captures(form.body, liveness, names.locals):
+        raise CompileError(
+            function.__name__,
+            [
+                source.problem(
+                    capture.node,
+                    f"a nested function that refers to {', '.join(capture.variables)} of the agent and is kept "
+                    f"across an await, in {describe(form.hidden, capture.carrier)}",
+                    "move it to module level and pass it what it needs, define it after the await, or make a "
+                    "list of a generator",
+                )
+                for capture in captures
+            ],
+        )
+    emitter = Emitter(form, liveness, source.node)
+    resumed = [emitter.resume(index) for index in range(len(form.suspensions))]
+    return form, [emitter.start(parameters), *resumed]
+
+
+def _listing(source: Source, points: tuple[Point, ...], segments: list[Segment]) -> str:
+    headers = ["from the start"]
+    headers += [f"after the answer to {point.name!r}, line {point.line}" for point in points]
+    parts = [f"# {header}\n{ast.unparse(s.function)}\n" for header, s in zip(headers, segments, strict=True)]
+    return f"# {source.filename}\n\n" + "\n\n".join(parts)
