@@ -1,0 +1,1 @@
+"""What the frontend itself costs, with a model that costs nothing."""

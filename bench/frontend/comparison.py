@@ -1,0 +1,92 @@
+"""The arms against each other: interleaved, so that whatever else the machine does hits all of them."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+from hive_frontend.client.base import Request
+
+from bench.frontend.arms import ArmName, Search, searches
+from bench.frontend.report import Arm, Spread
+from bench.frontend.workload import CALLS, Found, model
+from hive.testing import FunctionModel
+
+ARM_NAMES: tuple[ArmName, ...] = ("hive", "langgraph", "langgraph_checkpointed", "asyncio")
+BLOCK_S = 0.1
+"""How long an arm runs before the next one gets its turn, about."""
+
+
+class Unequal(Exception):
+    """The arms do not do the same, so their times say nothing."""
+
+
+class Comparison:
+    """Times of all arms on one kind of model."""
+
+    def __init__(self, *, suspends: bool) -> None:
+        self.suspends = suspends
+        self.seconds: dict[ArmName, list[float]] = {name: [] for name in ARM_NAMES}
+        """Seconds per search, a number for each repeat."""
+        self._model = model(suspends=suspends)
+        self._searches = searches(self._model)
+        self._counts: dict[ArmName, int] = {}
+
+    async def warm_up(self) -> None:
+        """See that the arms do the same, and how many searches fill a block.
+
+        Raises:
+            Unequal: when an arm makes other requests than Hive, or finds something else.
+        """
+        expected: tuple[list[Found], list[Request]] | None = None
+        for name in ARM_NAMES:
+            found, calls = await observed(self._searches[name], self._model, 1)
+            expected = expected or (found, calls)
+            if len(calls) != CALLS or calls != expected[1]:
+                raise Unequal(f"{name} makes other requests than hive")
+            if found != expected[0]:
+                raise Unequal(f"{name} finds {found[0]}, hive {expected[0][0]}")
+            began = time.perf_counter()
+            for seed in range(3):
+                await self._searches[name](seed)
+            self._counts[name] = max(3, round(3 * BLOCK_S / (time.perf_counter() - began)))
+
+    async def repeat(self, turn: int) -> None:
+        """Time every arm once; `turn` rotates which comes first."""
+        first = turn % len(ARM_NAMES)
+        best: set[Found] = set()
+        for name in (*ARM_NAMES[first:], *ARM_NAMES[:first]):
+            search, count = self._searches[name], self._counts[name]
+            self._model.calls.clear()
+            gc.collect()
+            began = time.perf_counter()
+            for _ in range(count):
+                found = await search(turn)
+            self.seconds[name].append((time.perf_counter() - began) / count)
+            if len(self._model.calls) != count * CALLS:
+                raise Unequal(f"{name} made {len(self._model.calls)} calls instead of {count * CALLS}")
+            best.add(found[0])
+        if len(best) > 1:
+            raise Unequal(f"the arms found different things: {best}")
+
+    def arm(self, name: ArmName) -> Arm:
+        """What is known of an arm."""
+        return Arm(
+            name=name,
+            suspending=self.suspends,
+            searches_per_repeat=self._counts[name],
+            ms_per_search=Spread.of([1e3 * each for each in self.seconds[name]]),
+        )
+
+    def ratio(self, slower: ArmName, faster: ArmName) -> Spread:
+        """Time of one arm over that of another, repeat by repeat."""
+        pairs = zip(self.seconds[slower], self.seconds[faster], strict=True)
+        return Spread.of([one / other for one, other in pairs])
+
+
+async def observed(search: Search, model: FunctionModel, seed: int) -> tuple[list[Found], list[Request]]:
+    """What a search finds, and what it asks: in the order of states and samples, whoever asked."""
+    model.calls.clear()
+    found = await search(seed)
+    calls = sorted(call._replace(session="") for call in model.calls)
+    return found, calls
