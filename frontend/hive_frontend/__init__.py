@@ -18,7 +18,7 @@ from hive_frontend.budget import Budget
 from hive_frontend.call import gather, gen
 from hive_frontend.child import Child, spawn
 from hive_frontend.choice import choose
-from hive_frontend.client import Client, Completion, HttpClient, Request, Sampling
+from hive_frontend.client import CallTimeout, Client, Completion, HttpClient, Request, Sampling
 from hive_frontend.dialogue import Dialogue, Message
 from hive_frontend.errors import (
     BranchFailed,
@@ -43,18 +43,41 @@ from hive_frontend.runtime import arun, run
 from hive_frontend.scope import fail, score
 from hive_frontend.search_tree import SearchTree, TreeNode
 from hive_frontend.session import Session, Totals, Usage
-from hive_frontend.state import State
+from hive_frontend.state import State, by_promise
 from hive_frontend.streaming import Stream, stream
-from hive_frontend.supervisors import Decision, Drop, Fire, Once, Supervisor, TreeOfThoughts
+from hive_frontend.structured import InvalidAnswer
+from hive_frontend.supervisors import (
+    MCTS,
+    Ask,
+    Beam,
+    BestOfN,
+    Books,
+    Decision,
+    Drop,
+    Fire,
+    Once,
+    Searcher,
+    SelfRefine,
+    Supervisor,
+    TreeOfThoughts,
+    Vote,
+    lineage,
+)
 from hive_frontend.tool import tool
 from hive_frontend.tree_view import render_tree, write_tree
 from hive_frontend.workspace import Workspace
 
 __all__ = [
+    "MCTS",
     "Agent",
+    "Ask",
+    "Beam",
+    "BestOfN",
+    "Books",
     "BranchFailed",
     "Budget",
     "BudgetExceeded",
+    "CallTimeout",
     "Child",
     "ChildEnded",
     "Client",
@@ -69,6 +92,7 @@ __all__ = [
     "ForkError",
     "HiveError",
     "HttpClient",
+    "InvalidAnswer",
     "JournalError",
     "LiveView",
     "Message",
@@ -83,6 +107,8 @@ __all__ = [
     "RunResult",
     "Sampling",
     "SearchTree",
+    "Searcher",
+    "SelfRefine",
     "Session",
     "Shared",
     "State",
@@ -94,13 +120,16 @@ __all__ = [
     "TreeNode",
     "TreeOfThoughts",
     "Usage",
+    "Vote",
     "Workspace",
     "agent",
     "arun",
+    "by_promise",
     "choose",
     "fail",
     "gather",
     "gen",
+    "lineage",
     "render_tree",
     "run",
     "score",

@@ -154,6 +154,8 @@ class Agent(Generic[P, R]):
         bound._instance = fork.copy(self._instance, memo)
         return bound
 
+    __deepcopy__ = __fork__
+
     def __repr__(self) -> str:
         return f"<agent {self.name}{self._signature}>"
 

@@ -123,7 +123,7 @@ class Run:
             state,
             search.agent.name,
             state.parent or search.above,
-            waiting.operation.calls if waiting is not None and state.kind == "waiting" else (),
+            () if waiting is None or isinstance(waiting.operation, Yield) else waiting.operation.calls,
             waiting.point.line if waiting is not None else None,
             search.above is None,
         )
@@ -431,13 +431,22 @@ class Search:
             if scope.score is not None:
                 score = scope.score
             if type(outcome) is Waiting:
-                if type(outcome.operation) is Yield:
-                    value = outcome.operation.value
+                operation = outcome.operation
+                if isinstance(operation, Yield):
+                    value = operation.value
                     state = State(
                         path, parent, score=score, kind="final", waiting=outcome, value=value, replies=replies
                     )
                 else:
-                    state = State(path, parent, score=score, kind="waiting", waiting=outcome, replies=replies)
+                    state = State(
+                        path,
+                        parent,
+                        score=score,
+                        kind="waiting",
+                        waiting=outcome,
+                        sleeping=operation.sleeps,
+                        replies=replies,
+                    )
             else:
                 assert isinstance(outcome, Ended)
                 state = State(path, parent, score=score, kind="final", value=outcome.value, replies=replies)

@@ -53,6 +53,7 @@ class State:
         score: float | None,
         kind: Kind,
         waiting: Waiting | None = None,
+        sleeping: bool = False,
         value: Any = None,
         failure: str | None = None,
         replies: tuple[Reply, ...] = (),
@@ -68,7 +69,7 @@ class State:
         """The suspended program. The runtime clears it when the state will not be fired any more."""
         self.value = value
         """What the agent returned (or yielded), if the state is final."""
-        self.sleeping = kind == "waiting" and waiting is not None and waiting.operation.sleeps
+        self.sleeping = sleeping
         """Whether it waits for another agent rather than for a model or a tool."""
         self.failure = failure
         """Why the branch is dead, if it is."""

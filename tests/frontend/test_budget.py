@@ -84,7 +84,9 @@ def test_an_agent_may_catch_it() -> None:
             return str(error)
         return "no"
 
-    assert run(careful, model=model(), budget=Budget(calls=1)).value == "the budget of the run is spent: 1 calls"
+    assert (
+        run(careful, model=model(), budget=Budget(calls=1)).value == "the budget of the run is spent: 1 calls"
+    )
 
 
 def test_children_spend_from_their_own_budget_and_that_of_their_parents() -> None:
@@ -110,12 +112,16 @@ def test_children_spend_from_their_own_budget_and_that_of_their_parents() -> Non
 
     result = run(greedy, model=model())
     assert result.value is None
-    assert "agent helper: the budget of agent helper is spent: 2 calls" in str(result.tree.nodes[-1].failure) or any(
+    assert "agent helper: the budget of agent helper is spent: 2 calls" in str(
+        result.tree.nodes[-1].failure
+    ) or any(
         "the budget of agent helper is spent: 2 calls" in str(node.failure) for node in result.tree.nodes
     )
 
 
-@pytest.mark.parametrize("wrong", [{"calls": -1}, {"tokens": 1.5}, {"seconds": float("nan")}, {"calls": True}])
+@pytest.mark.parametrize(
+    "wrong", [{"calls": -1}, {"tokens": 1.5}, {"seconds": float("nan")}, {"calls": True}]
+)
 def test_limits_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"budget: {next(iter(wrong))} must be"):
         Budget(**wrong)

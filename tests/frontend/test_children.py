@@ -296,7 +296,7 @@ async def test_agents_can_be_methods() -> None:
 def test_what_can_be_spawned() -> None:
     with pytest.raises(TypeError, match="spawn takes an @agent"):
         spawn(print)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="agent gatherer.*missing"):
+    with pytest.raises(TypeError, match=r"agent gatherer.*missing"):
         spawn(gatherer)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="async generator"):
         run(gatherer, "x", model=ScriptedModel({}))

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from hive_frontend import Dialogue, ForkError, Once, Reply, TreeOfThoughts, agent, arun, gen, run
+from hive_frontend import Dialogue, ForkError, Once, Reply, Shared, TreeOfThoughts, agent, arun, gen, run
 from hive_frontend.testing import ScriptedModel
 
 FORK = TreeOfThoughts(branch_at="fork", branching=3, breadth=9)
@@ -164,6 +164,44 @@ async def test_dialogues_fork_and_take_their_answers() -> None:
         ]
         for n in range(3)
     ]
+
+
+class Connection:
+    """A resource that cannot be copied, but whose class knows what a fork of it is."""
+
+    def __init__(self, number: int = 0) -> None:
+        self.lock = threading.Lock()
+        self.number = number
+
+    def __fork__(self, memo: dict[int, Any]) -> Connection:
+        return Connection(self.number + 1)
+
+
+def test_shared_variables_are_one_for_all_branches() -> None:
+    @agent(supervisor=FORK)
+    async def program(log: Shared[list[str]], mine: list[str]) -> tuple[list[str], bool]:
+        lock: Shared[Any] = threading.Lock()
+        nested = {"log": log}
+        answer = await gen("q", name="fork")
+        log.append(answer)
+        mine.append(answer)
+        return mine, nested["log"] is log and lock.acquire(blocking=False)
+
+    log: list[str] = []
+    result = run(program, log, [], model=ScriptedModel(numbered))
+    assert [found.value[0] for found in result.results] == [["fork0"], ["fork1"], ["fork2"]]
+    assert sorted(log) == ["fork0", "fork1", "fork2"]
+    assert sorted(found.value[1] for found in result.results) == [False, False, True], "one lock for all"
+
+
+def test_classes_say_what_a_fork_of_theirs_is() -> None:
+    @agent(supervisor=FORK)
+    async def program() -> int:
+        pool = [Connection()]
+        await gen("q", name="fork")
+        return pool[0].number
+
+    assert sorted(found.value for found in run(program, model=ScriptedModel(numbered)).results) == [1, 1, 1]
 
 
 def test_replies_are_shared_not_copied() -> None:

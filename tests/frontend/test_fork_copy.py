@@ -164,7 +164,7 @@ def test_methods_belong_to_the_copied_object() -> None:
 
 @pytest.mark.parametrize("value", [[].append, {}.get, (x for x in "a"), threading.Lock()])
 def test_what_cannot_be_copied_soundly_is_refused(value: Any) -> None:
-    with pytest.raises(Exception, match="another branch|cannot pickle"):
+    with pytest.raises(Exception, match=r"another branch|cannot pickle"):
         fork.copy([value], {})
 
 

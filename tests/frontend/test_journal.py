@@ -73,7 +73,9 @@ def test_a_finished_run_is_replayed_offline(tmp_path: Path) -> None:
         again = run(program, "q", replay=file)
     assert again.results == first.results
     assert again.seed == first.seed
-    assert [node.model_dump() for node in again.tree.nodes] == [node.model_dump() for node in first.tree.nodes]
+    assert [node.model_dump() for node in again.tree.nodes] == [
+        node.model_dump() for node in first.tree.nodes
+    ]
     assert again.totals.tokens_generated == first.totals.tokens_generated
     assert len(ran) == calls, "tools are not called again"
 
@@ -183,7 +185,7 @@ def test_a_recording_that_ends_early_says_so(tmp_path: Path) -> None:
 def test_results_that_cannot_be_kept_say_so(tmp_path: Path) -> None:
     @agent
     async def odd() -> Any:
-        return await tool(lambda: (lambda: 1))
+        return await tool(lambda: lambda: 1)
 
     with pytest.raises(JournalError, match="the result of a tool, of type function, cannot be kept"):
         run(odd, model=model(), checkpoint=tmp_path / "run.jsonl")

@@ -99,5 +99,5 @@ def test_bad_calls_say_what_is_wrong() -> None:
         tool(print, timeout=0)
     with pytest.raises(ValueError, match="at least one option"):
         choose([])
-    with pytest.raises(TypeError, match="gather takes calls.*argument 1 is a int"):
+    with pytest.raises(TypeError, match=r"gather takes calls.*argument 1 is a int"):
         gather(tool(print), 3)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from hive_frontend.supervisors.beam import Beam
 from hive_frontend.supervisors.best_of_n import BestOfN
 from hive_frontend.supervisors.mcts import MCTS
 from hive_frontend.supervisors.once import Once
-from hive_frontend.supervisors.searcher import Books, Searcher
+from hive_frontend.supervisors.searcher import Books, Searcher, lineage
 from hive_frontend.supervisors.self_refine import SelfRefine
 from hive_frontend.supervisors.tree_of_thoughts import TreeOfThoughts
 from hive_frontend.supervisors.vote import Vote
@@ -25,4 +25,5 @@ __all__ = [
     "Supervisor",
     "TreeOfThoughts",
     "Vote",
+    "lineage",
 ]
