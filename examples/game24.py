@@ -145,6 +145,8 @@ def supervisor_of(search: Algorithm, *, branching: int, breadth: int, proposals:
                 simulations=proposals,
                 branching=branching,
                 rollout="value",
+                # A little: three steps deep is where solutions are, and there are few proposals to get there.
+                exploration=0.3,
                 workers=WORKERS,
                 target=0.0,
             )

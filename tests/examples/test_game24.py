@@ -176,13 +176,13 @@ def test_the_command_writes_summary_and_trees(monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.mark.parametrize(
     ("search", "arm", "proposals"),
-    [("mcts", "monte carlo tree search", range(3, 13)), ("best-of-n", "best of n", range(12, 13))],
+    [("mcts", "monte carlo tree search", range(3, 16)), ("best-of-n", "best of n", range(15, 16))],
 )
 def test_the_command_knows_other_searches(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, search: str, arm: str, proposals: range
 ) -> None:
     result = command(
-        monkeypatch, oracle, *("--puzzles", "1", "--first", "900", "--search", search, "--proposals", "12"),
+        monkeypatch, oracle, *("--puzzles", "1", "--first", "900", "--search", search, "--proposals", "15"),
         *("--branching", "2", "--votes", "1", "--lots", "2", "--out", str(tmp_path)),
     )  # fmt: skip
     assert result.exit_code == 0, result.output
