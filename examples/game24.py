@@ -221,7 +221,8 @@ def main(
     if first + puzzles > COUNT:
         raise typer.BadParameter(f"there are {COUNT} puzzles: --first and --puzzles must not sum to more")
     try:
-        model = HttpClient(url, api_key=api_key)
+        # The proposals of a position are drawn together; behind a first one the others replay what they share.
+        model = HttpClient(url, api_key=api_key, first_ahead=True)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from None
     # A server that is gone is told about once, at the end; not again because a session cannot be ended there.
