@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import secrets
 import time
@@ -19,7 +20,7 @@ from hive_frontend.client.http import HttpClient
 from hive_frontend.dialogue import Message
 from hive_frontend.errors import HiveError, ModelError, NoModelError
 from hive_frontend.events import Piece
-from hive_frontend.identity import Path, call_seed, check_label, state_id
+from hive_frontend.identity import Path, call_seed, check_label
 from hive_frontend.journal import Journal
 from hive_frontend.reply import Reply
 from hive_frontend.scope import NativeScope, current_scope, enter, leave
@@ -37,12 +38,6 @@ class Usage(BaseModel):
     tokens_replayed: int = 0
     """Tokens that the server's Logits Cache served instead."""
 
-    def add(self, reply: Reply) -> None:
-        """Count one answered call."""
-        self.requests += 1
-        self.tokens_generated += reply.tokens_generated
-        self.tokens_replayed += reply.tokens_replayed
-
 
 class Totals(Usage):
     """The bill of a session."""
@@ -50,6 +45,15 @@ class Totals(Usage):
     wall_s: float = 0.0
     agents: dict[str, Usage] = Field(default_factory=dict)
     """The same per agent."""
+
+
+class _Bill:
+    """`Usage` while it is counted: a model would check every number again at every call."""
+
+    __slots__ = ("generated", "replayed", "requests")
+
+    def __init__(self) -> None:
+        self.requests = self.generated = self.replayed = 0
 
 
 class Session:
@@ -80,7 +84,8 @@ class Session:
             raise TypeError(f"seed must be an integer, not {seed!r}")
         self.id = f"s-{secrets.token_hex(8)}"
         self.seed = secrets.randbits(32) if seed is None else seed
-        self.totals = Totals()
+        self._bills: dict[str, _Bill] = {}
+        self._wall_s = 0.0
         self.meter = Meter(budget or Budget(), "the run")
         self._journal = journal
         self._on_piece = on_piece
@@ -99,7 +104,7 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         leave(self._token)
-        self.totals.wall_s = self.elapsed
+        self._wall_s = self.elapsed
         for registration in self._registrations.values():
             registration.cancel()
         try:
@@ -116,6 +121,23 @@ class Session:
     def elapsed(self) -> float:
         """Seconds since the session was entered."""
         return 0.0 if self._started is None else time.monotonic() - self._started
+
+    @property
+    def totals(self) -> Totals:
+        """Requests and tokens so far, per agent too; the wall time once the session is over."""
+        agents = {
+            agent: Usage(
+                requests=bill.requests, tokens_generated=bill.generated, tokens_replayed=bill.replayed
+            )
+            for agent, bill in self._bills.items()
+        }
+        return Totals(
+            requests=sum(usage.requests for usage in agents.values()),
+            tokens_generated=sum(usage.tokens_generated for usage in agents.values()),
+            tokens_replayed=sum(usage.tokens_replayed for usage in agents.values()),
+            wall_s=self._wall_s,
+            agents=agents,
+        )
 
     @property
     def client(self) -> Client | None:
@@ -142,16 +164,24 @@ class Session:
         client = self._client_of(caller)
         caller.meter.admit()
         seconds = caller.meter.seconds_left
-        request = self._request(call, transition)
+        if seconds is None:
+            return self._keep(await self._ask(client, call, transition, agent), agent, transition)
         try:
             async with asyncio.timeout(seconds) as deadline:
-                await self._register(client, agent)
-                done = await client.complete(request, self._listener(call, transition, agent))
+                done = await self._ask(client, call, transition, agent)
         except TimeoutError:
             if not deadline.expired():
                 raise
             raise caller.meter.out_of_time() from None
         return self._keep(done, agent, transition)
+
+    async def _ask(self, client: Client, call: Gen, transition: Transition, agent: str) -> Completion:
+        registration = self._registrations.get((client, agent))
+        if registration is None or not registration.done():
+            await self._register(client, agent)
+        return await client.complete(
+            self._request(call, transition), self._listener(call, transition, agent)
+        )
 
     def call_now(self, call: Gen, transition: Transition) -> Reply | None:
         """The model's answer if nothing has to be waited for; None and no effect otherwise."""
@@ -182,16 +212,15 @@ class Session:
         caller = transition.caller
         part = transition.part
         firing = transition.firing
-        path = transition.path
         # All firings of a state share one base seed, and the number of the sample tells them apart: so the
         # server knows the next sample before it is asked for. Calls that number their samples themselves may
         # give the same number twice and mean two samples, so each firing has a base seed of its own.
         own = None if call.sample is None else firing
-        state = state_id(path)
+        state = _id_of(path)
         return Request(
             call.messages,
             call.sampling,
-            call_seed(self.seed, path, part or 0, own),
+            _seed_of(self.seed, path, part or 0, own),
             call.agent or caller.agent,
             self.id,
             state if part is None else f"{state}/{part}",
@@ -217,11 +246,12 @@ class Session:
         return self._count(reply, agent)
 
     def _count(self, reply: Reply, agent: str) -> Reply:
-        self.totals.add(reply)
-        usage = self.totals.agents.get(agent)
-        if usage is None:
-            usage = self.totals.agents[agent] = Usage()
-        usage.add(reply)
+        bill = self._bills.get(agent)
+        if bill is None:
+            bill = self._bills[agent] = _Bill()
+        bill.requests += 1
+        bill.generated += reply.tokens_generated
+        bill.replayed += reply.tokens_replayed
         return reply
 
     def _listener(self, call: Gen, transition: Transition, agent: str) -> OnText | None:
@@ -272,6 +302,11 @@ class Session:
         """Hold the code of an agent against that of the run that is gone on with."""
         if self._journal is not None:
             self._journal.check_agent(agent, code)
+
+
+_id_of = functools.lru_cache(maxsize=256)(state_id)
+_seed_of = functools.lru_cache(maxsize=256)(call_seed)
+"""The firings of a state follow each other, and share both."""
 
 
 def as_client(model: Client | str) -> Client:
