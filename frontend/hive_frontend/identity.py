@@ -8,6 +8,7 @@ from the run's seed and this path, never from the order in which calls happen to
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -35,7 +36,8 @@ def state_id(path: Sequence[int]) -> str:
     return f"h:{blake2b(plain.encode(), digest_size=16).hexdigest()}"
 
 
-def call_seed(run_seed: int, path: Sequence[int], call: int, firing: int | None = None) -> int:
+@functools.lru_cache(maxsize=4096)
+def call_seed(run_seed: int, path: Path, call: int, firing: int | None = None) -> int:
     """The base seed of the samples of one call: of the `call`-th request in the transitions of a state.
 
     With a `firing` it is that of this firing alone, for calls that number their samples themselves.

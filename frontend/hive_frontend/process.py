@@ -105,13 +105,23 @@ def _helper(call: Invoke) -> Program:
     return program
 
 
-def fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
+def fork_branch(
+    waiting: Waiting, memo: fork.Memo, outer: dict[Program, fork.Memo] | None = None
+) -> Waiting:
     """A copy of a suspended branch for one branch of several, under one memo: what was the same object in
-    two places is so in the copy. `ForkError` names what cannot be copied."""
+two places is so in the copy. `ForkError` names what cannot be copied.
+
+    `outer` keeps the objects of outer names from one fork to the next.
+    """
     frames = []
     for frame in waiting.frames:
         program = frame.program
-        memo.update(program.outer_objects())
+        known = None if outer is None else outer.get(program)
+        if known is None:
+            known = program.outer_objects()
+            if outer is not None:
+                outer[program] = known
+        memo.update(known)
         for name in program.shared:
             if name in frame.variables:
                 memo[id(frame.variables[name])] = frame.variables[name]

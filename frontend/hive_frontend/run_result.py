@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from hive_frontend.search_tree import SearchTree
@@ -26,12 +28,17 @@ class RunResult(Generic[R]):
 
     results: tuple[Result[R], ...]
     """All results: best score first, those without a score last, ties in the order of their states."""
-    tree: SearchTree
     totals: Totals
     """Requests and tokens, per agent too, and the wall time."""
     states_fired: int
     seed: int
     session: str
+    _draw: Callable[[], SearchTree] = field(repr=False, compare=False)
+
+    @cached_property
+    def tree(self) -> SearchTree:
+        """All states of the search. Made when it is first looked at."""
+        return self._draw()
 
     @property
     def best(self) -> Result[R] | None:

@@ -102,11 +102,11 @@ async def arun(
             await search.search(arguments)
     return RunResult(
         results=tuple(Result(state.value, state.score, state.id) for state in search.results),
-        tree=search.tree(),
         totals=session.totals,
         states_fired=search.fired,
         seed=session.seed,
         session=session.id,
+        _draw=search.tree,
     )
 
 

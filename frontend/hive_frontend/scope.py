@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from hive_frontend.errors import BranchFailed, HiveError, NoModelError
-from hive_frontend.identity import Path
+from hive_frontend.identity import Path, state_id
 
 if TYPE_CHECKING:
     from hive_frontend.operation import Operation
@@ -49,7 +49,7 @@ class NativeScope(Scope):
         from hive_frontend.transition import Transition
 
         path, self.state = self.state, (*self.state, 0)
-        return await operation.perform(Transition(self.session, self.caller, path, 0))
+        return await operation.perform(Transition(self.session, self.caller, path, state_id(path), 0))
 
 
 _scope: ContextVar[Scope | Session | None] = ContextVar("hive_scope", default=None)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hive_frontend import process
-from hive_frontend.compiler import Thrown, Yield
+from hive_frontend.compiler import Program, Thrown, Yield
 from hive_frontend.errors import BranchFailed, BudgetExceeded, SupervisorError
 from hive_frontend.events import Event, EventKind, Progress
+from hive_frontend.fork import Memo
 from hive_frontend.identity import Path
 from hive_frontend.operation import NOT_NOW
 from hive_frontend.process import Ended, Waiting
@@ -64,6 +65,8 @@ class Run:
         self.slots = Slots(max_concurrency)
         self._records: dict[Path, _Record] = {}
         self._results: list[State] = []
+        self.outer: dict[Program, Memo] = {}
+        """What outer names of the run's programs refer to: it is looked up once, not at every fork."""
         self.fired = 0
         self.alive = 0
         self._dead = 0
@@ -345,9 +348,9 @@ class Search:
         # several branches none may change what the caller holds, too.
         moves = last and (state.fired == 1 or not state.borrowed)
         if not moves:
-            waiting = process.fork_branch(waiting, {})
+            waiting = process.fork_branch(waiting, {}, run.outer)
         borrowed = moves and state.borrowed
-        transition = Transition(run.session, self._caller, state.path, firing, run)
+        transition = Transition(run.session, self._caller, state.path, state.id, firing, run)
         operation = waiting.operation
         assert not isinstance(operation, Yield)
         try:

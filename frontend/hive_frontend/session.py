@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import secrets
 import time
@@ -216,11 +215,11 @@ class Session:
         # server knows the next sample before it is asked for. Calls that number their samples themselves may
         # give the same number twice and mean two samples, so each firing has a base seed of its own.
         own = None if call.sample is None else firing
-        state = _id_of(path)
+        state = transition.state
         return Request(
             call.messages,
             call.sampling,
-            _seed_of(self.seed, path, part or 0, own),
+            call_seed(self.seed, transition.path, part or 0, own),
             call.agent or caller.agent,
             self.id,
             state if part is None else f"{state}/{part}",
@@ -302,11 +301,6 @@ class Session:
         """Hold the code of an agent against that of the run that is gone on with."""
         if self._journal is not None:
             self._journal.check_agent(agent, code)
-
-
-_id_of = functools.lru_cache(maxsize=256)(state_id)
-_seed_of = functools.lru_cache(maxsize=256)(call_seed)
-"""The firings of a state follow each other, and share both."""
 
 
 def as_client(model: Client | str) -> Client:

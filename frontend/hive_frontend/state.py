@@ -26,6 +26,7 @@ class State:
     """
 
     __slots__ = (
+        "_id",
         "asked",
         "borrowed",
         "closed",
@@ -61,6 +62,7 @@ class State:
         self.path = path
         """Number of the root, then the number of each firing on the way here. Orders the states of a search
         the same way in every run."""
+        self._id: str | None = None
         self.parent = parent
         self.score = score
         """The last score given on the way here; higher is better."""
@@ -100,7 +102,9 @@ class State:
     @property
     def id(self) -> str:
         """The path in one word, as the server gets it."""
-        return state_id(self.path)
+        if self._id is None:
+            self._id = state_id(self.path)
+        return self._id
 
     def __repr__(self) -> str:
         return f"<State {self.id} {self.kind} at {self.name!r}, score {self.score}>"

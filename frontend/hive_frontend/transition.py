@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from hive_frontend.client.base import Client
-from hive_frontend.identity import Path, state_id
+from hive_frontend.identity import Path
 from hive_frontend.reply import Reply
 
 if TYPE_CHECKING:
@@ -40,13 +40,14 @@ class Key(NamedTuple):
 class Transition:
     """Where an operation is performed: for which state, for which of its firings, by whom."""
 
-    __slots__ = ("_inner", "caller", "firing", "name", "part", "path", "replies", "run", "session")
+    __slots__ = ("_inner", "caller", "firing", "name", "part", "path", "replies", "run", "session", "state")
 
     def __init__(
         self,
         session: Session,
         caller: Caller,
         path: Path,
+        state: str,
         firing: int,
         run: Run | None = None,
         part: int | None = None,
@@ -56,6 +57,8 @@ class Transition:
         self.caller = caller
         self.path = path
         """The path of the state that is fired."""
+        self.state = state
+        """Its id."""
         self.firing = firing
         self.run = run
         """The run whose searches it belongs to; None if the awaiting code is an ordinary coroutine."""
@@ -69,11 +72,13 @@ class Transition:
 
     def of_part(self, part: int, name: str | None) -> Transition:
         """The same transition, for one part of a gather called `name`."""
-        return Transition(self.session, self.caller, self.path, self.firing, self.run, part, name)
+        return Transition(
+            self.session, self.caller, self.path, self.state, self.firing, self.run, part, name
+        )
 
     @property
     def key(self) -> Key:
-        return Key(state_id(self.path), self.firing, self.part)
+        return Key(self.state, self.firing, self.part)
 
     def new_inner_path(self) -> Path:
         """The root of the states of an agent that now begins to run as this part of the transition."""
