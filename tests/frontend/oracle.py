@@ -6,6 +6,7 @@ runs drive Python's coroutine, compiled ones a stack of programs, and both write
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import linecache
@@ -254,10 +255,8 @@ def _take_step(sibling: Branch, reply: Any) -> None:
     done = len(LOG)
     if isinstance(reply, Thrown):
         reply = Thrown(type(reply.error)(*reply.error.args))
-    try:
+    with contextlib.suppress(Exception):
         _resume(sibling, reply)
-    except Exception:
-        pass
     del LOG[done:]
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.frontend.oracle import assert_agree, define
-from tests.frontend.programs import programs
+from tests.frontend.programs import HELPERS, programs
 
-EXAMPLES = int(os.environ.get("HIVE_ORACLE_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("HIVE_ORACLE_EXAMPLES", "1000"))
 
 PROGRAMS = {
     "straight line": """
@@ -280,7 +280,10 @@ def test_hand_written_programs(name: str) -> None:
     assert_agree(define(dedent(PROGRAMS[name])), 1)
 
 
+helpers = define(HELPERS, "guarded").__globals__
+
+
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(programs())
 def test_generated_programs(source: str) -> None:
-    assert_agree(define(source), 3)
+    assert_agree(define(source, **helpers), 3)

@@ -84,7 +84,10 @@ class Emitter:
         body = self._forward(self._form.body)
         # `x: ...` makes x a local variable, which it might not be here if its assignments come later.
         unbound = sorted(self._liveness.maybe_unbound.difference(parameters))
-        local = [ast.AnnAssign(store(name), ast.Constant(...), value=None, simple=1) for name in unbound]
+        local = [
+            at(self._origin, ast.AnnAssign(store(name), ast.Constant(...), value=None, simple=1))
+            for name in unbound
+        ]
         return self._segment(f"{self._origin.name}__start", (), parameters, [*local, *body])
 
     def resume(self, point: int) -> Segment:
@@ -92,7 +95,7 @@ class Emitter:
         self._leads_to = set()
         live, maybe_unbound = self._liveness.after[point], self._liveness.maybe_unbound
         surely, perhaps = sorted(live - maybe_unbound), sorted(live & maybe_unbound)
-        prologue = [_unbind(name) for name in perhaps]
+        prologue = [at(self._origin, _unbind(name)) for name in perhaps]
         body = self._rest(self._form.body, self._form.suspensions[point])
         name = f"{self._origin.name}__{point}"
         return self._segment(name, (hidden.REPLY,), [*surely, *perhaps], [*prologue, *body], len(perhaps))
@@ -105,14 +108,13 @@ class Emitter:
         nodes = list(own_nodes(*body))
         can_return = any(isinstance(node, ast.Return) and not _suspends(node) for node in nodes)
         if any(isinstance(node, ast.Name) and node.id == hidden.LEFT for node in nodes):
-            body = [ast.Assign([store(hidden.LEFT)], ast.Constant(None)), *body]
+            body = [at(self._origin, ast.Assign([store(hidden.LEFT)], ast.Constant(None))), *body]
         # Parsed, because the fields of a function definition differ between versions of Python.
         function = ast.parse(f"def {name}({', '.join([*first, *carried])}): pass").body[0]
         assert isinstance(function, ast.FunctionDef)
-        function.body = body
-        for node in (function, *ast.walk(function.args)):
+        for node in ast.walk(function):
             ast.copy_location(node, self._origin)
-        ast.fix_missing_locations(function)
+        function.body = body
         return Segment(function, tuple(carried), optional, tuple(sorted(self._leads_to)), can_return)
 
     # From the beginning of a block
@@ -196,10 +198,9 @@ class Emitter:
         if self._holds(statement.orelse, after):
             return self._rest(statement.orelse, after)
         rest = self._rest(statement.body, after)
-        ways = exits(rest)
-        if isinstance(statement, ast.If) or not ways:
+        if isinstance(statement, ast.If):
             return rest
-        more_turns = ways & {FALL, CONTINUE}
+        more_turns = exits(rest) & {FALL, CONTINUE}
         return [once(rest, [self._reached(statement)] if more_turns else [], statement)]
 
     def _inside_try(self, statement: ast.Try, after: Suspend) -> list[ast.stmt]:

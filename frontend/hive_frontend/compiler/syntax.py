@@ -86,8 +86,18 @@ def awaits_in_turns(node: Comprehension) -> bool:
 
 
 def at(origin: ast.AST, node: Node) -> Node:
-    """`node`, placed in the source where `origin` is, so that tracebacks through it show the user's line."""
-    return ast.fix_missing_locations(ast.copy_location(node, origin))
+    """`node`, placed in the source where `origin` is, so that tracebacks through it show the user's line.
+
+    Parts of it that have a place already keep it.
+    """
+    ast.copy_location(node, origin)
+    todo: list[ast.AST] = [node]
+    while todo:
+        for child in ast.iter_child_nodes(todo.pop()):
+            if not hasattr(child, "lineno"):
+                ast.copy_location(child, origin)
+                todo.append(child)
+    return node
 
 
 def load(name: str) -> ast.Name:
