@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Annotated, Any, Literal
 
 import httpx
 import pytest
 from hive_frontend import (
+    MCTS,
+    BestOfN,
+    Decision,
+    Dialogue,
+    Drop,
+    Event,
+    Fire,
     HttpClient,
     ModelError,
     RunResult,
+    State,
+    Supervisor,
     TreeOfThoughts,
     agent,
     arun,
+    choose,
     gather,
     gen,
     run,
     score,
+    spawn,
+    stream,
+    tool,
 )
+from pydantic import BaseModel, Field
 
 from hive.server_process import ServerProcess
 
@@ -85,25 +100,148 @@ def test_a_refusal_is_told_in_the_servers_words(server: ServerProcess) -> None:
     assert caught.value.status == 400
 
 
+async def running(server: ServerProcess) -> int:
+    async with httpx.AsyncClient(trust_env=False) as http:
+        info = (await http.get(f"{server.url}/v1/loads")).json()
+    return int(info["loads"][0]["num_running_reqs"])
+
+
+async def until_running(server: ServerProcess, count: int) -> None:
+    deadline = time.monotonic() + 30
+    while (now := await running(server)) != count:
+        assert time.monotonic() < deadline, f"{now} requests are running, not {count}"
+        await asyncio.sleep(0.1)
+
+
+STORY = "Tell a very long story."
+
+
 async def test_cancelling_a_run_stops_its_request_on_the_server(server: ServerProcess) -> None:
     @agent
     async def program() -> str:
-        return await gen("Tell a very long story.", max_tokens=1500, temperature=1.0)
-
-    async def running() -> int:
-        async with httpx.AsyncClient(trust_env=False) as http:
-            info = (await http.get(f"{server.url}/v1/loads")).json()
-        return int(info["loads"][0]["num_running_reqs"])
-
-    async def until(count: int) -> None:
-        deadline = time.monotonic() + 15
-        while await running() != count:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.2)
+        return await gen(STORY, max_tokens=1500, temperature=1.0)
 
     task = asyncio.create_task(arun(program, model=server.url))
-    await until(1)
+    await until_running(server, 1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await until(0)
+    await until_running(server, 0)
+
+
+class TwoThenOne(Supervisor):
+    """Fires two branches; when one has returned, the other is given up."""
+
+    def init(self, states: Sequence[State]) -> None:
+        self._states = list(states)
+        self._branches: list[State] = []
+
+    def commit(self, state: State) -> None:
+        self._states.append(state)
+
+    def fire(self) -> Iterable[Decision]:
+        new, self._states = self._states, []
+        for state in new:
+            if state.kind == "waiting":
+                self._branches += [state] if state.name == "tell" else []
+                yield Fire(state, times=2 if state.name == "pick" else 1)
+            elif self._branches:
+                yield Drop(self._branches[0])
+
+
+async def test_dropping_a_branch_aborts_its_request_and_no_other(server: ServerProcess) -> None:
+    dropped = asyncio.Event()
+
+    @agent(supervisor=TwoThenOne())
+    async def program() -> str:
+        short = await choose([True, False], name="pick")
+        if short:
+            await tool(until_running, server, 2)
+            return "short"
+        return await gen(STORY, name="tell", max_tokens=1500, temperature=1.0)
+
+    async def other() -> str:
+        answer = await arun(talk, model=server.url)
+        return str(answer.value)
+
+    @agent
+    async def talk() -> str:
+        return await gen("Count to a hundred.", max_tokens=120)
+
+    def on_event(event: Event) -> None:
+        if event.kind == "dropped":
+            dropped.set()
+
+    elsewhere = asyncio.create_task(other())
+    result = await arun(program, model=server.url, on_event=on_event)
+    assert result.value == "short"
+    assert dropped.is_set()
+    assert len(await elsewhere) > 100
+    await until_running(server, 0)
+
+
+async def test_children_dialogues_and_typed_answers(server: ServerProcess) -> None:
+    class Count(BaseModel):
+        animal: Literal["cat", "dog"]
+        legs: Annotated[int, Field(ge=0, le=9)]
+
+    @agent
+    async def zoologist(animal: str) -> AsyncIterator[Count]:
+        talk = Dialogue(system="You count legs.").user(f"How many legs has a {animal}?")
+        while True:
+            found = await gen(talk, schema=Count, max_tokens=64, temperature=0.7)
+            critique = yield found
+            talk.user(str(critique))
+
+    @agent
+    async def asker() -> list[Count]:
+        expert = spawn(zoologist, "dog")
+        first = await expert.next()
+        await expert.resume("Are you sure? Count again.")
+        return [first, await expert.next()]
+
+    result = await arun(asker, model=server.url, seed=1)
+    assert result.value is not None
+    assert all(isinstance(found, Count) for found in result.value)
+    assert result.totals.agents["zoologist"].requests == 2
+    shown = Dialogue(system="You count legs.").user("hi").render(server.url)
+    assert shown.index("You count legs.") < shown.index("hi")
+    assert shown.endswith("assistant\n"), "the prompt ends where the model begins to write"
+
+
+async def test_answers_are_streamed_by_branch(server: ServerProcess) -> None:
+    @agent(supervisor=TreeOfThoughts(branch_at="ask", branching=2, limit=None))
+    async def program() -> str:
+        return await gen("Name three colours.", name="ask", max_tokens=12, temperature=0.9)
+
+    texts: dict[int, str] = {}
+    pieces = 0
+    async with stream(program, model=server.url, seed=2) as live:
+        async for piece in live:
+            pieces += 1
+            texts[piece.firing] = texts.get(piece.firing, "") + piece.text
+    assert [texts[0], texts[1]] == sorted(
+        (found.value for found in live.result.results), key=[texts[0], texts[1]].index
+    )
+    assert pieces > 4, "piece by piece, not all at once"
+
+
+def test_best_of_n_and_mcts(server: ServerProcess) -> None:
+    @agent
+    async def digits() -> str:
+        text = ""
+        for _ in range(2):
+            text += await gen(
+                f"A number: {text}", raw=True, name="digit", regex="[0-9]", max_tokens=2, temperature=1.0
+            )
+            score(int(text[-1]))
+        return text
+
+    best = run(digits, model=server.url, seed=1, supervisor=BestOfN(3))
+    assert len(best.results) == 3
+    assert best.value == max((found.value for found in best.results), key=lambda value: int(value[-1]))
+    tree = run(
+        digits, model=server.url, seed=1, supervisor=MCTS(branch_at="digit", simulations=6, branching=3)
+    )
+    assert tree.results
+    assert tree.totals.tokens_replayed > 0, "a state that is expanded again replays its logits"
