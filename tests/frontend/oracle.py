@@ -80,11 +80,22 @@ def number(text: str) -> int:
     return int(text)
 
 
+def spelled(error: BaseException | None) -> str:
+    """An exception in words, the same in all versions of Python.
+
+    Before Python 3.12, comprehensions were functions of their own, to which the variables around them were
+    free ones.
+    """
+    if isinstance(error, NameError):
+        return f"NameError({str(error).split(chr(39))[1]})"
+    return repr(error)
+
+
 def handled() -> str:
     """What is being handled, and what was being handled when that was raised."""
     error, found = sys.exception(), []
     while error is not None:
-        found.append(f"{type(error).__name__}({error})")
+        found.append(spelled(error))
         error = error.__context__
     return " in ".join(found)
 
@@ -103,7 +114,7 @@ class Manager:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
         lines = [frame.lineno for frame in traceback.extract_tb(trace) if frame.filename.startswith("<pro")]
-        LOG.append(("exit", self.number, repr(error), handled(), lines))
+        LOG.append(("exit", self.number, spelled(error), handled(), lines))
         if self.number % 5 == 4:
             raise Failed("leaving")
         return self.number % 3 == 0
@@ -315,7 +326,7 @@ def _explain(error: BaseException, filename: str) -> str:
         # Before Python 3.12, comprehensions have frames of their own.
         if frame.filename == filename and not frame.name.endswith("comp>")
     ]
-    text = f"{type(error).__name__}: {error} at {lines}"
+    text = f"{spelled(error)} at {lines}"
     if error.__cause__ is not None:
         text += f" caused by ({_explain(error.__cause__, filename)})"
     if error.__context__ is not None:

@@ -37,6 +37,7 @@ from hive_frontend.compiler.preparation import final_return
 from hive_frontend.compiler.syntax import (
     CONTINUE,
     FALL,
+    LEAVE,
     Loop,
     Suspend,
     at,
@@ -105,9 +106,8 @@ class Emitter:
     ) -> Segment:
         if FALL in exits(body):
             body = [*body, final_return(self._origin, None)]
-        nodes = list(own_nodes(*body))
-        can_return = any(isinstance(node, ast.Return) and not _suspends(node) for node in nodes)
-        if any(isinstance(node, ast.Name) and node.id == hidden.LEFT for node in nodes):
+        can_return = LEAVE in exits(body)
+        if any(isinstance(node, ast.Name) and node.id == hidden.LEFT for node in own_nodes(*body)):
             body = [at(self._origin, ast.Assign([store(hidden.LEFT)], ast.Constant(None))), *body]
         # Parsed, because the fields of a function definition differ between versions of Python.
         function = ast.parse(f"def {name}({', '.join([*first, *carried])}): pass").body[0]
@@ -260,17 +260,6 @@ class Emitter:
         if self._guarded:
             suspended = ast.NamedExpr(store(hidden.LEFT), suspended)
         return at(node, ast.Return(suspended))
-
-
-def _suspends(node: ast.Return) -> bool:
-    """Whether an emitted `return` is a suspension."""
-    match node.value:
-        case ast.Call(func=ast.Name(id=hidden.SUSPEND)) | ast.NamedExpr(target=ast.Name(id=hidden.LEFT)):
-            return True
-        case ast.Name(id=hidden.LEFT):
-            return True
-        case _:
-            return False
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:

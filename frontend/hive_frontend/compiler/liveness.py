@@ -1,8 +1,8 @@
 """Which variables a state must carry: those that the code after its await may still read.
 
-A backward analysis over the normal form, exact for assignments, branches and loops. Statements that it does
-not take apart (`with`, loops and so on without awaits) count as reading everything they mention and assigning
-nothing, which is safe: a state may carry a variable too many, never one too few.
+A backward analysis over the normal form. Where it is not exact (`except*`, say), statements count as reading
+everything they mention and assigning nothing, which is safe: a state may carry a variable too many, never one
+too few.
 """
 
 from __future__ import annotations
@@ -98,6 +98,11 @@ class _Analysis:
                 return self._loop(body, head, ways, bound_names(target))
             case ast.Try():
                 return self._try(statement, ways)
+            case ast.With(items=items, body=body):
+                # The managers may suppress what is raised in the block, wherever that is.
+                inside = self.block(body, replace(ways, on_raise=ways.on_raise | after))
+                targets = [item.optional_vars for item in items if item.optional_vars is not None]
+                return after | (inside - bound_names(*targets)) | self._read(*items)
             case ast.Match(subject=subject, cases=cases):
                 return after.union(
                     self._read(subject), *(self._case(case, self.block(case.body, ways)) for case in cases)

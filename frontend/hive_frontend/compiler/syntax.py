@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from hive_frontend.compiler.hidden import ONCE
+from hive_frontend.compiler import hidden
 
 Node = TypeVar("Node", bound=ast.AST)
 Nested = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -150,12 +150,12 @@ def blocks_of(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
                 break
 
 
-FALL, BREAK, CONTINUE = "fall", "break", "continue"
+FALL, BREAK, CONTINUE, LEAVE = "fall", "break", "continue", "leave"
 
 
 def exits(body: list[ast.stmt]) -> set[str]:
-    """How control can leave a block other than by ending the function's run: past its end, or by a `break`
-    or `continue` of the loop around it. Errs on the side of more exits."""
+    """How control can leave a block other than by a suspension or an exception: past its end, by a `break` or
+    `continue` of the loop around it, or by a `return`. Errs on the side of more exits."""
     found: set[str] = set()
     for statement in body:
         ways = _statement_exits(statement)
@@ -167,7 +167,9 @@ def exits(body: list[ast.stmt]) -> set[str]:
 
 def _statement_exits(statement: ast.stmt) -> set[str]:
     match statement:
-        case ast.Return() | ast.Raise() | Suspend():
+        case ast.Return():
+            return set() if _is_suspension(statement) else {LEAVE}
+        case ast.Raise() | Suspend():
             return set()
         case ast.Break():
             return {BREAK}
@@ -176,12 +178,14 @@ def _statement_exits(statement: ast.stmt) -> set[str]:
         case ast.If(body=body, orelse=orelse):
             return exits(body) | exits(orelse)
         case ast.While(test=test, body=body, orelse=orelse):
+            inside = exits(body)
             after = set() if is_always_true(test) else exits(orelse)
-            return after | ({FALL} if BREAK in exits(body) else set())
+            return after | ({FALL} if BREAK in inside else set()) | inside & {LEAVE}
         case ast.For(body=body, orelse=orelse) | ast.AsyncFor(body=body, orelse=orelse):
             inside = exits(body)
             ends = not is_once(statement) or inside & {FALL, CONTINUE}
-            return (exits(orelse) if ends else set()) | ({FALL} if BREAK in inside else set())
+            after = exits(orelse) if ends else set()
+            return after | ({FALL} if BREAK in inside else set()) | inside & {LEAVE}
         case ast.Try() | ast.TryStar():
             ways = exits(statement.body)
             if FALL in ways:
@@ -198,13 +202,24 @@ def _statement_exits(statement: ast.stmt) -> set[str]:
             return {FALL}
 
 
+def _is_suspension(node: ast.Return) -> bool:
+    """Whether an emitted `return` is a suspension."""
+    match node.value:
+        case ast.Call(func=ast.Name(id=hidden.SUSPEND)) | ast.NamedExpr(target=ast.Name(id=hidden.LEFT)):
+            return True
+        case ast.Name(id=hidden.LEFT):
+            return True
+        case _:
+            return False
+
+
 def once(body: list[ast.stmt], orelse: list[ast.stmt], origin: ast.stmt) -> ast.For:
     """A loop of one turn, for the rest of an interrupted turn of a loop: `continue` in `body` leads to
     `orelse`, and `break` past it."""
     single = ast.Tuple([ast.Constant(None)], ast.Load())
-    return at(origin, ast.For(store(ONCE), single, body or [ast.Pass()], orelse))
+    return at(origin, ast.For(store(hidden.ONCE), single, body or [ast.Pass()], orelse))
 
 
 def is_once(loop: ast.stmt) -> bool:
     """Whether the statement was made by `once`."""
-    return isinstance(loop, ast.For) and isinstance(loop.target, ast.Name) and loop.target.id == ONCE
+    return isinstance(loop, ast.For) and isinstance(loop.target, ast.Name) and loop.target.id == hidden.ONCE
