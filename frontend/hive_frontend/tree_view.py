@@ -5,12 +5,15 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
+from hive_frontend.flow_graph import YIELD
 from hive_frontend.search_tree import SearchTree, TreeNode
 
 _OPEN_NODES = 400
 """Trees with more nodes start with all but the branch of the best result folded."""
 _LONG = 600
 """Characters of a text that are shown without unfolding it."""
+_GLIMPSE = 80
+"""Characters of a folded prompt that are shown: of its last line, where what is asked tends to stand."""
 _SHORT = 40
 """Characters of an answer that may stand beside others."""
 
@@ -40,6 +43,9 @@ class _Page:
         self._best = {node.id for node in tree.path_to(tree.best)} if tree.best is not None else set()
         self._names = {node.id: node.name for node in tree.nodes}
         self._agents: dict[str | None, str] = {node.id: node.agent for node in tree.nodes}
+        for id, children in self._children.items():
+            # What worked for a step comes before what the step led to.
+            children.sort(key=lambda child: child.agent == self._agents.get(id, tree.agent))
         self._numbers = {node.id: number for number, node in enumerate(tree.nodes)}
 
     def html(self) -> str:
@@ -59,6 +65,7 @@ class _Page:
         generated = sum(node.tokens_generated for node in self._tree.nodes)
         replayed = sum(node.tokens_replayed for node in self._tree.nodes)
         share = f" ({replayed / (generated + replayed):.0%})" if replayed else ""
+        agents = list(dict.fromkeys([self._tree.agent, *self._agents.values()]))
         facts = [
             *(
                 (status, f"{count} {_WORDS[status]}{'s' if status == 'result' and count != 1 else ''}")
@@ -67,6 +74,7 @@ class _Page:
             ),
             ("plain", f"{generated:,} tokens generated"),
             ("plain", f"{replayed:,} replayed{share}"),
+            *([("inner", f"inner agents: {escape(', '.join(agents[1:]))}")] if len(agents) > 1 else []),
         ]
         return "<p>" + "".join(f'<span class="fact {kind}">{text}</span>' for kind, text in facts) + "</p>"
 
@@ -81,7 +89,7 @@ class _Page:
         edges, dots = [], []
         for node in self._tree.nodes:
             x, y = at[node.id]
-            kind = f"{node.status}{' best' if node.id in self._best else ''}"
+            kind = self._classes(node)
             if node.parent is not None:
                 from_x, from_y = at[node.parent]
                 middle = (from_y + y) / 2
@@ -139,21 +147,32 @@ class _Page:
                 row = (
                     f"<details{' open' if opened else ''}><summary>{row}</summary><ul>{nested}</ul></details>"
                 )
-            best = " best" if node.id in self._best else ""
-            parts[node.id] = f'<li class="{node.status}{best}" id="n{self._numbers[node.id]}">{row}</li>'
+            parts[node.id] = f'<li class="{self._classes(node)}" id="n{self._numbers[node.id]}">{row}</li>'
         return "".join(parts[node.id] for node in self._children.get(None, []))
+
+    def _classes(self, node: TreeNode) -> str:
+        """How a node is drawn: by its status, on the way to the best result or not, in another agent or not."""
+        best = " best" if node.id in self._best else ""
+        return node.status + best + (" inner" if node.agent != self._tree.agent else "")
 
     def _row(self, node: TreeNode) -> str:
         status = "best result" if node.id == self._tree.best else _WORDS[node.status]
-        chips = [f'<span class="chip status">{status}</span>']
+        if node.status == "returned" and node.name == YIELD:
+            status = "yielded"
+        chips = [
+            f'<span class="id" title="state">{escape(node.id)}</span>',
+            f'<span class="chip status">{status}</span>',
+        ]
+        if node.agent != self._tree.agent:
+            chips.insert(1, f'<span class="chip agent" title="agent">{escape(node.agent)}</span>')
         if node.score is not None:
             chips.append(f'<span class="chip score">score {node.score:g}</span>')
         if node.tokens_generated or node.tokens_replayed:
-            chips.append(f'<span class="chip" title="tokens generated">{node.tokens_generated} tok</span>')
+            chips.append(f'<span class="chip">{node.tokens_generated:,} generated</span>')
         if node.tokens_replayed:
             chips.append(
-                f'<span class="chip replayed" title="tokens replayed from the Logits Cache">'
-                f"&#8635; {node.tokens_replayed}</span>"
+                f'<span class="chip replayed" title="tokens from the Logits Cache">'
+                f"{node.tokens_replayed:,} replayed</span>"
             )
         # A row is headed by the step that led here, because its answer is what the row shows; where another
         # agent sets in, by that agent.
@@ -163,7 +182,10 @@ class _Page:
         place = f"state {node.id} of agent {node.agent}, now at {node.name}" + (
             "" if node.line is None else f" in line {node.line}"
         )
-        texts = _replies(node.replies)
+        # An answer that is returned as it is stands there as the result.
+        texts = (
+            [] if node.value is not None and node.value in map(repr, node.replies) else _replies(node.replies)
+        )
         if node.failure is not None:
             texts.append(_text(node.failure, "failure"))
         if node.value is not None:
@@ -202,7 +224,12 @@ def _folded(prompts: list[str], name: str) -> str:
         f"<pre>{escape(prompt)}</pre>" + (f"<i>&#215; {count}</i>" if count > 1 else "")
         for prompt, count in counts.items()
     )
-    return f'<details class="prompt"><summary>then {escape(name)}</summary>{shown}</details>'
+    ends = next(iter(counts)).rstrip().rpartition("\n")[2]
+    glimpse = ends if len(ends) <= _GLIMPSE else f"{ends[:_GLIMPSE]}…"
+    return (
+        f'<details class="prompt"><summary>then <b>{escape(name)}</b> '
+        f"<span>{escape(glimpse)}</span></summary>{shown}</details>"
+    )
 
 
 _WORDS = {"expanded": "kept", "pruned": "pruned", "dead": "dead", "result": "result", "returned": "returned"}
@@ -223,12 +250,16 @@ h1 { font-size:20px; margin:24px 0 6px; }
 .fact.plain::before { display:none; }
 .fact.expanded::before { background:var(--kept); } .fact.pruned::before { background:var(--pruned); }
 .fact.returned::before { background:var(--returned); }
+.fact.inner::before { width:16px; height:0; border-radius:0; border-top:2px dashed var(--returned);
+  background:none; vertical-align:middle; }
 .fact.dead::before { background:var(--dead); } .fact.result::before { background:var(--result); }
-.overview { max-width:1200px; margin:12px auto 20px; padding:10px; background:var(--card); overflow:auto;
+.overview { margin:12px max(20px, calc((100% - 1200px) / 2)) 20px; padding:10px; background:var(--card); overflow:auto;
   border:1px solid var(--line); border-radius:10px; max-height:70vh; text-align:center; }
 svg path { fill:none; stroke:var(--line); stroke-width:1.2; }
 svg path.best { stroke:var(--best); stroke-width:2.6; }
 svg circle { stroke:var(--card); stroke-width:1.5; fill:var(--kept); }
+svg path.inner { stroke:var(--returned); stroke-dasharray:3 3; opacity:.6; }
+svg circle.inner { fill:var(--card); stroke:var(--returned); }
 svg circle.pruned { fill:var(--pruned); } svg circle.returned { fill:var(--returned); }
 svg circle.dead { fill:var(--dead); }
 svg circle.result { fill:var(--result); } svg circle.best { stroke:var(--best); stroke-width:2.5; }
@@ -240,6 +271,7 @@ li > details > summary::-webkit-details-marker { display:none; }
 .row { display:flex; gap:10px; align-items:flex-start; background:var(--card); padding:6px 10px;
   border:1px solid var(--line); border-left:4px solid var(--kept); border-radius:7px; }
 .pruned > .row, .pruned > details > summary .row { border-left-color:var(--pruned); opacity:.72; }
+.inner > .row, .inner > details > summary > .row { border-style:dashed; border-left:4px dotted var(--returned); }
 .dead > .row { border-left-color:var(--dead); opacity:.85; }
 .result > .row { border-left-color:var(--result); background:var(--tint); }
 .best > .row, .best > details > summary > .row { border-color:var(--best); }
@@ -252,11 +284,16 @@ li:target > .row, li:target > details > summary > .row { outline:3px solid var(-
 .vote { display:inline-block; margin:0 6px 2px 0; padding:0 7px; border:1px solid var(--line);
   border-radius:6px; }
 .text summary { cursor:pointer; } .text i { color:var(--soft); }
-.prompt { color:var(--soft); font-size:12px; } .prompt summary { cursor:pointer; width:max-content; }
+.prompt { color:var(--soft); font-size:12px; }
+.prompt summary { cursor:pointer; overflow:hidden; text-overflow:ellipsis; white-space:nowrap; }
+.prompt span { font:12px ui-monospace,Menlo,Consolas,monospace; opacity:.8; }
 .prompt pre { display:inline-block; white-space:pre-wrap; overflow-wrap:anywhere; margin:4px 8px 4px 0; }
 .chips { flex:none; display:flex; gap:6px; flex-wrap:wrap; justify-content:flex-end; max-width:45%; }
 .chip { font-size:12px; padding:0 7px; border-radius:9px; background:var(--tint); color:var(--soft);
   white-space:nowrap; }
+.id { font:11px/18px ui-monospace,Menlo,Consolas,monospace; color:var(--soft); max-width:12em; overflow:hidden;
+  text-overflow:ellipsis; white-space:nowrap; }
+.chip.agent { color:var(--returned); }
 .chip.score { color:var(--ink); font-weight:600; } .chip.replayed { color:var(--result); }
 .result > .row .status { background:var(--result); color:var(--card); }
 .dead > .row .status { color:var(--dead); }

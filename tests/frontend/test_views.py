@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import io
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
-from pathlib import Path
 
-import pytest
 from hive_frontend import (
     LiveView,
     RunResult,
@@ -22,7 +18,6 @@ from hive_frontend import (
     render_tree,
     run,
     score,
-    write_tree,
 )
 from hive_frontend.testing import ScriptedModel
 from rich.console import Console
@@ -113,19 +108,6 @@ def test_a_tree_of_one_node_and_a_very_deep_one() -> None:
     for depth in (0, 1200):
         page = render_tree(run(chain, depth, model=ScriptedModel({"*": "x"})).tree)
         assert page.count("<li ") == depth + 1
-
-
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
-def test_a_browser_draws_the_page(tmp_path: Path) -> None:
-    page = write_tree(search().tree, tmp_path / "tree.html")
-    picture = tmp_path / "tree.png"
-    subprocess.run(
-        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--screenshot={picture}", page.as_uri()],
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
-    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_live_view_on_a_terminal() -> None:
