@@ -40,6 +40,7 @@ from hive_frontend.testing import forbid_real_calls
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
+_KINDS = ("python", "console", "text")
 _COMMENT = re.compile(r"<!-- test: (?P<what>.*?)(?: ?-->)?")
 
 
@@ -70,7 +71,9 @@ def blocks_of(page: str) -> list[Block]:
             else:
                 directive = what
         elif line.startswith("```"):
-            blocks.append(Block(line[3:].strip(), number + 1, _until(lines, "```", number), directive))
+            kind = line[3:].strip()
+            assert kind in _KINDS, f"line {number}: a block of {kind!r} would be neither run nor compared"
+            blocks.append(Block(kind, number + 1, _until(lines, "```", number), directive))
             directive = ""
     assert not directive, f"{directive!r} has no block after it"
     return blocks
@@ -190,6 +193,7 @@ def test_a_traceback_points_into_the_page(tmp_path: Path) -> None:
         ("<!-- test: outptu -->\n```text\n2\n```\n", "unknown directive"),
         ("<!-- test: output -->\n", "no block after it"),
         ("```python\n1\n", "has no end"),
+        ("```py\n1/0\n```\n", "neither run nor compared"),
     ],
 )
 def test_mistakes_of_a_page_are_noticed(text: str, complaint: str, tmp_path: Path) -> None:
