@@ -43,7 +43,7 @@ def searches(model: FunctionModel) -> dict[ArmName, Search]:
 
 
 def hive(model: Client) -> Search:
-    """`arun`, with all that it gives: seeds, books, the search tree."""
+    """`arun`, with seeds and books; the search tree is made when somebody looks at it."""
 
     async def search(seed: int) -> list[Found]:
         result = await arun(workload.climb, workload.TASK, model=model, seed=seed)

@@ -46,10 +46,10 @@ class Comparison:
                 raise Unequal(f"{name} makes other requests than hive")
             if found != expected[0]:
                 raise Unequal(f"{name} finds {found[0]}, hive {expected[0][0]}")
-            began = time.perf_counter()
+            began = time.process_time()
             for seed in range(3):
                 await self._searches[name](seed)
-            self._counts[name] = max(3, round(3 * BLOCK_S / (time.perf_counter() - began)))
+            self._counts[name] = max(3, round(3 * BLOCK_S / (time.process_time() - began)))
 
     async def repeat(self, turn: int) -> None:
         """Time every arm once; `turn` rotates which comes first."""
@@ -59,10 +59,10 @@ class Comparison:
             search, count = self._searches[name], self._counts[name]
             self._model.calls.clear()
             gc.collect()
-            began = time.perf_counter()
+            began = time.process_time()
             for _ in range(count):
                 found = await search(turn)
-            self.seconds[name].append((time.perf_counter() - began) / count)
+            self.seconds[name].append((time.process_time() - began) / count)
             if len(self._model.calls) != count * CALLS:
                 raise Unequal(f"{name} made {len(self._model.calls)} calls instead of {count * CALLS}")
             best.add(found[0])

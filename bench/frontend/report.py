@@ -73,7 +73,7 @@ class Report(BaseModel):
     """The JSON file. A figure is the median over the repeats; `spread` has the rest.
 
     `_suspending`: with a model that lets the event loop go round before it answers. Without it, Hive takes
-    answers without a task of the event loop.
+    answers without a task of the event loop. Times are processor time.
     """
 
     command: str
