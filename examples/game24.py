@@ -127,7 +127,7 @@ class Algorithm(Enum):
 
 NAMES: Final = {
     Algorithm.TOT: "tree of thoughts",
-    Algorithm.MCTS: "monte carlo tree search",
+    Algorithm.MCTS: "MCTS",
     Algorithm.BEST_OF_N: "best of n",
 }
 

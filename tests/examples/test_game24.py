@@ -176,7 +176,7 @@ def test_the_command_writes_summary_and_trees(monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.mark.parametrize(
     ("search", "arm", "proposals"),
-    [("mcts", "monte carlo tree search", range(3, 16)), ("best-of-n", "best of n", range(15, 16))],
+    [("mcts", "MCTS", range(3, 16)), ("best-of-n", "best of n", range(15, 16))],
 )
 def test_the_command_knows_other_searches(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, search: str, arm: str, proposals: range
