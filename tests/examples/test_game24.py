@@ -140,7 +140,7 @@ def _cells(line: str) -> list[str]:
 
 def command(monkeypatch: pytest.MonkeyPatch, script: Callable[[Request], str], *arguments: str) -> Result:
     """Run the command against a scripted model."""
-    monkeypatch.setattr(game24, "HttpClient", lambda url, api_key: ScriptedModel(script))
+    monkeypatch.setattr(game24, "HttpClient", lambda url, **_: ScriptedModel(script))
     app = Typer()
     app.command()(game24.main)
     return CliRunner().invoke(app, ["--url", "http://scripted", *arguments])
