@@ -39,7 +39,7 @@ class Uncopyable(HiveError):
     """Something cannot be copied for another branch."""
 
 
-_ATOMS: frozenset[type] = frozenset(
+ATOMS: frozenset[type] = frozenset(
     {
         type(None),
         type(Ellipsis),
@@ -63,6 +63,7 @@ _ATOMS: frozenset[type] = frozenset(
         types.GenericAlias,
     }
 )
+"""Types whose objects all branches share."""
 
 
 def copy(value: T, memo: Memo) -> T:
@@ -72,7 +73,7 @@ def copy(value: T, memo: Memo) -> T:
     or whatever the value's own methods raise when it cannot be copied.
     """
     kind = type(value)
-    if kind in _ATOMS:
+    if kind in ATOMS:
         return value
     key = id(value)
     if key in memo:
@@ -129,7 +130,7 @@ def _rebuild(value: Any, memo: Memo) -> Any:
 def _list(value: list[Any], memo: Memo) -> list[Any]:
     made: list[Any] = []
     memo[id(value)] = made
-    made.extend([item if type(item) in _ATOMS else copy(item, memo) for item in value])
+    made.extend([item if type(item) in ATOMS else copy(item, memo) for item in value])
     return made
 
 
@@ -137,8 +138,8 @@ def _dict(value: dict[Any, Any], memo: Memo) -> dict[Any, Any]:
     made: dict[Any, Any] = {}
     memo[id(value)] = made
     for key, item in value.items():
-        made[key if type(key) in _ATOMS else copy(key, memo)] = (
-            item if type(item) in _ATOMS else copy(item, memo)
+        made[key if type(key) in ATOMS else copy(key, memo)] = (
+            item if type(item) in ATOMS else copy(item, memo)
         )
     return made
 
@@ -162,7 +163,7 @@ def _set(value: set[Any], memo: Memo) -> set[Any]:
 
 
 def _tuple(value: tuple[Any, ...], memo: Memo) -> tuple[Any, ...]:
-    made = tuple([item if type(item) in _ATOMS else copy(item, memo) for item in value])
+    made = tuple([item if type(item) in ATOMS else copy(item, memo) for item in value])
     # A tuple can hold itself by way of a list; that list has put the tuple's copy into the memo by now.
     if id(value) in memo:
         found: tuple[Any, ...] = memo[id(value)]

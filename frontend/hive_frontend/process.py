@@ -105,11 +105,9 @@ def _helper(call: Invoke) -> Program:
     return program
 
 
-def fork_branch(
-    waiting: Waiting, memo: fork.Memo, outer: dict[Program, fork.Memo] | None = None
-) -> Waiting:
+def fork_branch(waiting: Waiting, memo: fork.Memo, outer: dict[Program, fork.Memo] | None = None) -> Waiting:
     """A copy of a suspended branch for one branch of several, under one memo: what was the same object in
-two places is so in the copy. `ForkError` names what cannot be copied.
+    two places is so in the copy. `ForkError` names what cannot be copied.
 
     `outer` keeps the objects of outer names from one fork to the next.
     """
@@ -130,7 +128,7 @@ two places is so in the copy. `ForkError` names what cannot be copied.
         name = ""
         try:
             for name, value in variables.items():
-                copied[name] = fork.copy(value, memo)
+                copied[name] = value if type(value) in fork.ATOMS else fork.copy(value, memo)
         except Exception as error:
             raise ForkError(_explain(program, point, name, variables[name], error)) from error
         frames.append(Frame(program, point, copied))

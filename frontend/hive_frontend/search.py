@@ -61,6 +61,7 @@ class Run:
         self._agent = agent
         self._supervisor = supervisor
         self._listeners = tuple(listeners)
+        self.has_listeners = bool(self._listeners)
         self.session = session
         self.slots = Slots(max_concurrency)
         self._records: dict[Path, _Record] = {}
@@ -249,10 +250,10 @@ class Search:
                     break
         finally:
             self._run.slots.leave(self)
-            tasks = list(self._tasks)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            if tasks := list(self._tasks):
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     def notify(self) -> None:
         """Have the search look again: an answer has arrived, or a slot may be free."""
@@ -339,7 +340,8 @@ class Search:
             return False
         self._queue.popleft()
         run.fired += 1
-        run.report("fired", state)
+        if run.has_listeners:
+            run.report("fired", state)
         state.unstarted -= 1
         last = state.closed and not state.unstarted
         if last:
@@ -481,6 +483,8 @@ class Slots:
     def give(self) -> None:
         """Give a slot back."""
         self._free += 1
+        if not self._waiting:
+            return
         # All that wait look again, in the order in which they came: the first may not want it any more.
         waiting, self._waiting = self._waiting, {}
         for search in waiting:
