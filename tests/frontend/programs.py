@@ -212,7 +212,8 @@ class _Writer:
             case "assert":
                 return f"assert {self.value(1)} < 4, {self.value(1)}"
             case "raise":
-                cause = self.pick(["", f" from KeyError({self.value(1)})", " from None"])
+                # Branches share exceptions, so that none may be kept across an await before it is raised.
+                cause = self.pick(["", f" from KeyError({self.value(1, awaits=False)})", " from None"])
                 return f"if {self.value(1)} > 3:\n    raise Failed({self.value(1)}){cause}"
             case "function":
                 return f"def local(k):\n    return k + {variable}\n{variable} = local({self.value(awaits=False)})"

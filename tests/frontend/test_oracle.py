@@ -571,6 +571,24 @@ PROGRAMS = {
                 mark(await ask("caught"))
             await fails(2)
         """,
+    "a helper fails while its caller handles an exception": """
+        async def fails(n):
+            try:
+                {}[await ask(n)]
+            except KeyError as error:
+                raise Failed(n) from error
+
+        async def program(a):
+            try:
+                1 / 0
+            except ZeroDivisionError:
+                try:
+                    await fails(1)
+                except Failed:
+                    mark(await ask("caught"))
+                    mark(handled())
+                await fails(2)
+        """,
     "a helper gets wrong arguments": """
         async def helper(x, *, y):
             return x

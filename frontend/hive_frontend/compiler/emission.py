@@ -278,10 +278,12 @@ def _points_in(statement: ast.stmt) -> frozenset[int]:
 
 
 def _answered(suspension: Suspend) -> list[ast.stmt]:
-    """`if type(reply) is <thrown>: raise reply.error`, then `targets = reply`."""
-    kind = call(hidden.TYPE, load(hidden.REPLY))
+    """`if type(reply) is <thrown>: raise reply.error`, with all its contexts; then `targets = reply`."""
+    is_thrown = ast.Compare(call(hidden.TYPE, load(hidden.REPLY)), [ast.Is()], [load(hidden.THROWN)])
     failed = ast.Raise(ast.Attribute(load(hidden.REPLY), "error", ast.Load()), None)
-    statements: list[ast.stmt] = [ast.If(ast.Compare(kind, [ast.Is()], [load(hidden.THROWN)]), [failed], [])]
+    join = ast.Expr(call(hidden.JOIN_CONTEXTS, load(hidden.REPLY)))
+    failing = ast.Try([failed], [ast.ExceptHandler(None, None, [join, ast.Raise()])], [], [])
+    statements: list[ast.stmt] = [ast.If(is_thrown, [failing], [])]
     if suspension.targets:
         statements.append(ast.Assign(suspension.targets, load(hidden.REPLY)))
     return [at(suspension, statement) for statement in statements]

@@ -1,4 +1,6 @@
-"""Exceptions that a state carries: one that it is handling, or one that waits for a `finally` to end.
+"""Exceptions that enter a function again: those that its states carry, and those that an await raises.
+
+A state carries an exception that it is handling, or one that waits for a `finally` to end.
 
 A function that goes on inside `except` or `finally` raises the exception again, catches it, and so is where
 it was: `raise`, `sys.exception()` and the context of new exceptions are as if it had never been left.
@@ -29,7 +31,8 @@ class Handled:
         return Handled, (self.error, None, self.context)
 
 
-def _handled(error: BaseException) -> Handled:
+def as_carried(error: BaseException) -> Handled:
+    """`error` as it is now."""
     return Handled(error, error.__traceback__, error.__context__)
 
 
@@ -37,12 +40,12 @@ def handled() -> Handled:
     """The exception that the calling code is handling."""
     error = sys.exception()
     assert error is not None
-    return _handled(error)
+    return as_carried(error)
 
 
 def at_rest(carried: Any) -> Any:
     """What a state carries, as it is when the state is left."""
-    return _handled(carried.error) if type(carried) is Handled else carried
+    return as_carried(carried.error) if type(carried) is Handled else carried
 
 
 def raise_again(carried: Any) -> None:
@@ -56,3 +59,21 @@ def restore(carried: Any) -> None:
     if type(carried) is Handled:
         carried.error.__traceback__ = carried.traceback
         carried.error.__context__ = carried.context
+
+
+def join_contexts(answer: Handled) -> None:
+    """Set the context of an exception that an await raised, while another was being handled.
+
+    What the exception came from has come from what was being handled, in turn. `raise` knows one of the two.
+    """
+    error, known = answer.error, answer.context
+    handled_here = error.__context__
+    if known is None or known is handled_here:
+        return
+    error.__context__ = known
+    seen: set[int] = {id(error)}
+    while known.__context__ is not None and id(known) not in seen and known is not handled_here:
+        seen.add(id(known))
+        known = known.__context__
+    if known.__context__ is None and known is not handled_here:
+        known.__context__ = handled_here

@@ -9,6 +9,7 @@ from types import CellType, FunctionType
 from typing import Any
 
 from hive_frontend.compiler.flow import OwnFlow, code_hash, flow_graph
+from hive_frontend.compiler.handled import as_carried
 from hive_frontend.compiler.outcome import Invoke, Outcome, Point, Returned, Suspended, Thrown, Yield
 from hive_frontend.compiler.support import BoundBuiltin, is_bound_builtin
 from hive_frontend.compiler.tracebacks import without_own_frames
@@ -63,6 +64,7 @@ class Program:
         """
         if type(answer) is Thrown:
             without_own_frames(answer.error)
+            answer = as_carried(answer.error)
         try:
             outcome: Outcome = self._resume[point.index](answer, **variables)
         except self._not_raised as error:

@@ -12,8 +12,8 @@ from typing import Any
 
 from hive_frontend.compiler import hidden
 from hive_frontend.compiler.context_managers import bound_enter, bound_exit
-from hive_frontend.compiler.handled import at_rest, handled, raise_again, restore
-from hive_frontend.compiler.outcome import Invoke, Point, Returned, Suspended, Thrown, Yield
+from hive_frontend.compiler.handled import Handled, at_rest, handled, join_contexts, raise_again, restore
+from hive_frontend.compiler.outcome import Invoke, Point, Returned, Suspended, Yield
 from hive_frontend.errors import HiveError
 from hive_frontend.operation import Operation
 
@@ -153,10 +153,11 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     hidden.AT_REST: at_rest,
     hidden.RAISE_AGAIN: raise_again,
     hidden.RESTORE: restore,
+    hidden.JOIN_CONTEXTS: join_contexts,
     hidden.ENTER: bound_enter,
     hidden.EXIT: bound_exit,
     hidden.EXC_INFO: sys.exc_info,
     hidden.UNBOUND: Unbound,
-    hidden.THROWN: Thrown,
+    hidden.THROWN: Handled,
     hidden.RETURNED: Returned,
 }
