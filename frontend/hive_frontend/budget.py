@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from dataclasses import dataclass
@@ -47,6 +48,14 @@ class Meter:
         self._calls = 0
         self._tokens = 0
         self._deadline = math.inf if budget.seconds is None else time.monotonic() + budget.seconds
+
+    def fork(self) -> Meter:
+        """A meter that stands where this one stands; the budgets around it stay the same ones."""
+        if self not in self._chain:
+            return self
+        fork = copy.copy(self)
+        fork._chain = [fork, *self._chain[1:]]
+        return fork
 
     def check(self) -> None:
         """`BudgetExceeded` if no further call may be made."""

@@ -63,7 +63,10 @@ class Gen(Operation[Any]):
         """Take the answer: into the dialogue and into the books; returns what the awaiting code gets."""
         transition.replies.append(reply)
         if self.dialogue is not None:
-            self.dialogue.assistant(reply)
+            if transition.parts:
+                transition.answers.append((self.dialogue, reply))
+            else:
+                self.dialogue.assistant(reply)
         return reply if self.schema is None else parse_as(self.schema, reply)
 
     def __fork__(self, memo: Memo) -> Gen:
@@ -82,51 +85,78 @@ class Gen(Operation[Any]):
         )
 
 
+def _first_failed(tasks: list[asyncio.Task[Any]]) -> int:
+    """The place of the first task that has failed by itself; behind the last one if there is none."""
+    for place, task in enumerate(tasks):
+        if task.done() and (task.cancelled() or task.exception() is not None):
+            return place
+    return len(tasks)
+
+
 class Gather(Operation[list[Any]]):
     """Several operations that are performed concurrently, as parts of one transition."""
 
-    __slots__ = ("_done", "name", "parts", "sleeps")
+    __slots__ = ("_begun", "name", "parts", "sleeps")
 
     def __init__(self, parts: tuple[Operation[Any], ...], name: str | None = None) -> None:
         self.parts = parts
         self.name = name
         self.sleeps = any(part.sleeps for part in parts)
-        self._done: list[tuple[Transition, Any]] = []
-        """Parts that were performed at once, before one had to be waited for."""
+        self._begun: list[tuple[Transition, Any]] = []
+        """Parts that were performed at once, before one has to be waited for."""
 
     @property
     def calls(self) -> tuple[Gen, ...]:
         return tuple(call for part in self.parts for call in part.calls)
 
     async def perform(self, transition: Transition) -> list[Any]:
-        """The results, in the order of the parts. The first part that raises cancels the others."""
-        done = self._done
+        """The results, in the order of the parts.
+
+        Of several parts that fail the first in this order counts, whichever fails first: it cancels those
+        behind it, and waits for those before it.
+        """
+        done, self._begun = self._begun, []
         inner = [transition.of_part(number, self.name) for number in range(len(done), len(self.parts))]
         tasks = [
             asyncio.ensure_future(part.perform(at))
             for part, at in zip(self.parts[len(done) :], inner, strict=True)
         ]
         try:
-            results = await asyncio.gather(*tasks)
+            pending = set(tasks)
+            while pending:
+                _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
+                failed = _first_failed(tasks)
+                for task in tasks[failed + 1 :]:
+                    task.cancel()
         finally:
             for task in tasks:
                 task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+        failed = _first_failed(tasks)
+        # Raises what it failed with. The results of parts behind it are nobody's.
+        results = [task.result() for task in tasks[: failed + 1]]
         return self._settle([*done, *zip(inner, results, strict=True)], transition)
 
     def perform_now(self, transition: Transition) -> list[Any] | NotNow:
-        done = self._done
+        self._begun = []
         for number, part in enumerate(self.parts):
             inner = transition.of_part(number, self.name)
             result = part.perform_now(inner)
             if result is NOT_NOW:
                 return NOT_NOW
-            done.append((inner, result))
+            self._begun.append((inner, result))
+        done, self._begun = self._begun, []
         return self._settle(done, transition)
 
     def _settle(self, done: list[tuple[Transition, Any]], transition: Transition) -> list[Any]:
-        """Put the books in the order of the parts, whichever was done first; returns the results."""
+        """Take all answers, in the order of the parts, whichever came first; returns the results."""
         for inner, _ in done:
             transition.replies += inner.replies
+            transition.answers += inner.answers
+        if not transition.parts:
+            for dialogue, reply in transition.answers:
+                dialogue.assistant(reply)
         return [result for _, result in done]
 
     def __fork__(self, memo: Memo) -> Gather:
@@ -267,6 +297,12 @@ def gather(*parts: Awaitable[Any], name: str | None = None) -> Operation[list[An
                 f"{type(part).__name__}; write gather(gen(...), gen(...)), or gather(*calls) for a list"
             )
     found = cast(list[Operation[Any]], operations)
+    for position, operation in enumerate(found):
+        if any(operation is other or _shares_child(operation, other) for other in found[:position]):
+            raise ValueError(
+                f"argument {position} of gather is the same operation, or goes on with the same child, as one "
+                "before it; one thing after the other, or make another"
+            )
     dialogues = [id(part.dialogue) for part in found if isinstance(part, Gen) and part.dialogue is not None]
     if len(set(dialogues)) < len(dialogues):
         raise ValueError(
@@ -274,6 +310,11 @@ def gather(*parts: Awaitable[Any], name: str | None = None) -> Operation[list[An
             "give each call its own dialogue.copy()"
         )
     return Gather(tuple(found), name)
+
+
+def _shares_child(one: Operation[Any], other: Operation[Any]) -> bool:
+    child = getattr(one, "child", None)
+    return child is not None and child is getattr(other, "child", None)
 
 
 def as_operation(value: object) -> Operation[Any] | None:

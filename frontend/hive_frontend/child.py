@@ -9,12 +9,12 @@ from hive_frontend.errors import ChildEnded, HiveError
 from hive_frontend.fork import Memo, copy
 from hive_frontend.operation import Operation
 from hive_frontend.scope import NativeScope, entered
-from hive_frontend.transition import Transition
+from hive_frontend.transition import Caller, Transition
 
 if TYPE_CHECKING:
     from hive_frontend.agent import Agent
     from hive_frontend.process import Waiting
-    from hive_frontend.search import Run
+    from hive_frontend.run import Run
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,14 +38,17 @@ class Child(Generic[T]):
 
     Awaiting the child itself runs it to its end. Its result is what it returned or, if it is a generator,
     its last `yield`. A child that fails in all its branches fails the branch that awaits it; an exception in
-    its code is raised at the `await`.
+    its code is raised at the `await`, and ends it. One that is given up in the middle, with the branch that it
+    works for, is forgotten as it stands: its `finally` blocks do not run.
     """
 
     __slots__ = (
         "_agent",
         "_args",
+        "_caller",
         "_generator",
         "_kwargs",
+        "_running",
         "_scope",
         "_taken",
         "_waiting",
@@ -67,6 +70,9 @@ class Child(Generic[T]):
         """The score of its state."""
         self._taken = True
         """Whether `next` has given out the result."""
+        self._running = False
+        self._caller: Caller | None = None
+        """The agent as the maker of its calls, with what is left of its budget."""
         self._waiting: Waiting | None = None
         self._generator: AsyncGenerator[T, Any] | None = None
         self._scope: NativeScope | None = None
@@ -98,8 +104,12 @@ class Child(Generic[T]):
         fork._waiting = None if self._waiting is None else fork_branch(self._waiting, memo)
         fork.result = copy(self.result, memo)
         fork.status, fork.score, fork._taken = self.status, self.score, self._taken
+        fork._running = False
+        fork._caller = None if self._caller is None else self._caller.fork()
         fork._generator = fork._scope = None
         return fork
+
+    __deepcopy__ = __fork__
 
     def __repr__(self) -> str:
         return f"<child {self._agent.name}, {self.status}>"
@@ -125,25 +135,37 @@ class Child(Generic[T]):
         return cast(T, self.result)
 
     async def advance(self, value: object, transition: Transition) -> None:
-        """Run it to its next `yield` or to its end."""
-        if transition.run is None:
-            await self._advance_natively(value, transition)
-        else:
-            await self._search(value, transition, transition.run)
-        # A generator that ends has not yielded anything new.
-        self._taken = self.status == "ended" and self._agent.program.is_generator
+        """Run it to its next `yield` or to its end. Whatever interrupts it ends it."""
+        if self._running:
+            raise HiveError(f"agent {self._agent.name!r} is running already; one operation after the other")
+        self._running = True
+        try:
+            if transition.run is None:
+                await self._advance_natively(value, transition)
+            else:
+                await self._search(value, transition, transition.run)
+        except BaseException:
+            self.status, self._waiting = "ended", None
+            raise
+        finally:
+            self._running = False
+            # A generator that ends has not yielded anything new.
+            self._taken = self.status == "ended" and self._agent.program.is_generator
 
     async def _search(self, value: object, transition: Transition, run: Run) -> None:
-        # What goes on from here is the search's; a child that fails has nothing to go on with.
+        agent = self._agent
+        if self._caller is None:
+            self._caller = agent.caller(transition.session, transition.caller.meter)
+        # What goes on from here is the search's.
         waiting, self._waiting = self._waiting, None
         args, self._args = self._args, ()
         kwargs, self._kwargs = self._kwargs, {}
         if waiting is None:
-            best = await run.search_new(self._agent, self._agent.bind(*args, **kwargs), transition)
+            best = await run.search_new(agent, agent.bind(*args, **kwargs), self._caller, transition)
         else:
-            best = await run.search_on(self._agent, waiting, value, self.score, transition)
-        self._waiting, self.score = best.waiting, best.score
-        if best.waiting is None:
+            best = await run.search_on(agent, waiting, value, self.score, self._caller, transition)
+        (self._waiting, best.waiting), self.score = (best.waiting, None), best.score
+        if self._waiting is None:
             self._end(best.value)
         else:
             self.status, self.result = "yielded", best.value
@@ -158,15 +180,15 @@ class Child(Generic[T]):
         with entered(self._scope):
             if not agent.program.is_generator:
                 self._end(await agent.call(*self._args, **self._kwargs))
-                return
-            if self._generator is None:
-                self._generator = agent.call(*self._args, **self._kwargs)
-            try:
-                self.result = await self._generator.asend(value)
-            except StopAsyncIteration:
-                self._end(self.result)
             else:
-                self.status = "yielded"
+                if self._generator is None:
+                    self._generator = agent.call(*self._args, **self._kwargs)
+                try:
+                    self.result = await self._generator.asend(value)
+                except StopAsyncIteration:
+                    self._end(self.result)
+                else:
+                    self.status = "yielded"
         self.score = self._scope.score
 
     def _end(self, result: T | None) -> None:
@@ -178,18 +200,18 @@ class Child(Generic[T]):
 class _Step(Operation[Any]):
     """`next` or `resume`."""
 
-    __slots__ = ("_child", "_take", "_value", "name")
+    __slots__ = ("_take", "_value", "child", "name")
 
     sleeps = True
 
     def __init__(self, child: Child[Any], value: object, *, take: bool) -> None:
-        self._child = child
+        self.child = child
         self._value = value
         self._take = take
         self.name = None
 
     async def perform(self, transition: Transition) -> Any:
-        child = self._child
+        child = self.child
         if not self._take:
             child.require_running()
             if child.status == "new" or child.untaken:
@@ -206,28 +228,28 @@ class _Step(Operation[Any]):
         return child.take()
 
     def __fork__(self, memo: Memo) -> _Step:
-        return _Step(copy(self._child, memo), copy(self._value, memo), take=self._take)
+        return _Step(copy(self.child, memo), copy(self._value, memo), take=self._take)
 
 
 class _Finish(Operation[Any]):
     """Awaiting a child: to its end."""
 
-    __slots__ = ("_child", "name")
+    __slots__ = ("child", "name")
 
     sleeps = True
 
     def __init__(self, child: Child[Any]) -> None:
-        self._child = child
+        self.child = child
         self.name = None
 
     async def perform(self, transition: Transition) -> Any:
-        child = self._child
+        child = self.child
         while child.status != "ended":
             await child.advance(None, transition)
         return child.take()
 
     def __fork__(self, memo: Memo) -> _Finish:
-        return _Finish(copy(self._child, memo))
+        return _Finish(copy(self.child, memo))
 
 
 def spawn(agent: Agent[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Child[T]:

@@ -62,8 +62,8 @@ class Piece:
     """Id of the state whose call is answered: the branch."""
     firing: int
     """Which of the state's firings it belongs to."""
-    part: int | None
-    """Which call of a `gather` it belongs to; None for a call on its own."""
+    part: str
+    """Which call of a `gather` it belongs to, such as `"0"`; empty for a call on its own."""
     agent: str
     name: str | None
     """The name that the call gives its state."""

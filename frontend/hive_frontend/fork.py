@@ -15,6 +15,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
+from pydantic import BaseModel
+
 from hive_frontend.errors import HiveError
 from hive_frontend.reply import Reply
 
@@ -33,6 +35,9 @@ Shared = Annotated[T, _SharedMark()]
 It is not copied when a state forks, whatever else refers to it. Branches see each other's changes to it, and
 it must bear being used by several of them at once.
 """
+
+
+_of_models = BaseModel.__deepcopy__
 
 
 class Uncopyable(HiveError):
@@ -87,7 +92,8 @@ def copy(value: T, memo: Memo) -> T:
         made = fork(value, memo)
     elif isinstance(value, (type, BaseException)):
         made = value
-    elif (deepcopy := getattr(kind, "__deepcopy__", None)) is not None:
+    # A pydantic model's own way knows nothing of the forks of what it holds.
+    elif (deepcopy := getattr(kind, "__deepcopy__", None)) is not None and deepcopy is not _of_models:
         made = deepcopy(value, memo)
     else:
         return _rebuild(value, memo)  # type: ignore[no-any-return]

@@ -36,9 +36,9 @@ def state_id(path: Sequence[int]) -> str:
     return f"h:{blake2b(plain.encode(), digest_size=16).hexdigest()}"
 
 
-@functools.lru_cache(maxsize=4096)
-def call_seed(run_seed: int, path: Path, call: int, firing: int | None = None) -> int:
-    """The base seed of the samples of one call: of the `call`-th request in the transitions of a state.
+@functools.lru_cache(maxsize=256)
+def call_seed(run_seed: int, path: Path, call: str, firing: int | None = None) -> int:
+    """The base seed of the samples of one call: of the request `call` in the transitions of a state.
 
     With a `firing` it is that of this firing alone, for calls that number their samples themselves.
     """

@@ -17,7 +17,6 @@ import json
 import os
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
@@ -28,14 +27,6 @@ from hive_frontend.reply import Reply
 from hive_frontend.transition import Key
 
 _FORMAT = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a function did: it returned, or it raised."""
-
-    result: Any = None
-    raised: Exception | None = None
 
 
 class Journal:
@@ -51,15 +42,14 @@ class Journal:
         self.path = Path(path)
         self.offline = offline
         self._answers: dict[Key, dict[str, Any]] = {}
-        self._agents: dict[str, str] = {}
+        self._agents: dict[str, set[str]] = {}
         self._header: dict[str, Any] | None = None
         self._file: IO[str] | None = None
-        self.used = 0
-        """Answers that were taken from the file."""
         if offline and not self.path.exists():
             raise JournalError(f"there is no recording {self.path}")
         if self.path.exists():
             self._read()
+        self._read_agents = frozenset(self._agents)
 
     @property
     def seed(self) -> int | None:
@@ -95,38 +85,44 @@ class Journal:
             self._file = None
 
     def check_agent(self, name: str, code: str) -> None:
-        """Note the code of an agent that takes part, or check that it is what it was."""
-        before = self._agents.get(name)
-        if before is None:
-            self._agents[name] = code
-            self._write({"agent": name, "code": code})
-        elif before != code:
+        """Note the code of an agent that takes part, or check that it is what it was.
+
+        Agents that share a name may all take part; one is changed if the file knows its name, but not its code.
+        """
+        if code in self._agents.get(name, ()):
+            return
+        if name in self._read_agents:
             raise JournalError(
                 f"{self.path} belongs to another version of the program: agent {name!r} was changed since; "
                 "undo the change, or give another file to begin anew"
             )
+        self._agents.setdefault(name, set()).add(code)
+        self._write({"agent": name, "code": code})
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._answers
+
+    def missing(self, key: Key) -> JournalError:
+        """The error for an answer that an offline run lacks."""
+        return JournalError(
+            f"{self.path} has no answer for state {key.state}, firing {key.firing}: the recorded run did not "
+            "go there"
+        )
 
     def reply(self, key: Key) -> Reply | None:
         """The model's answer to the call `key`; None if it is not known."""
-        found = self._find(key)
-        if found is None:
-            return None
-        text, generated, replayed, finish = found["reply"]
-        return Reply(text, generated, replayed, finish)
+        found = self._answers.get(key)
+        return None if found is None else Reply(*found["reply"])
 
     def add_reply(self, key: Key, reply: Reply) -> None:
         """Keep the model's answer to the call `key`."""
         answer = [str(reply), reply.tokens_generated, reply.tokens_replayed, reply.finish_reason]
         self._write({"key": key, "reply": answer})
 
-    def outcome(self, key: Key) -> Outcome | None:
-        """What the function did that was called as `key`; None if it is not known."""
-        found = self._find(key)
-        if found is None:
-            return None
-        if "raised" in found:
-            return Outcome(raised=_unpickle(found["raised"]))
-        return Outcome(found["json"] if "json" in found else _unpickle(found["pickle"]))
+    def result(self, key: Key) -> Any:
+        """What the function returned that was called as `key`; `KeyError` if that is not known."""
+        found = self._answers[key]
+        return found["json"] if "json" in found else _unpickle(found["pickle"])
 
     def add_result(self, key: Key, result: Any) -> None:
         """Keep the result of a function."""
@@ -141,30 +137,27 @@ class Journal:
                 f"({error}); let the tool return plain data"
             ) from error
 
-    def add_raised(self, key: Key, error: Exception) -> None:
-        """Keep what a function raised. One that cannot be pickled is left out: the call is made again."""
+    def error(self, transition: Key) -> BaseException | None:
+        """What was raised at the await of a transition, and dealt with by the agent; None if nothing was."""
+        found = self._answers.get(_error_key(transition))
+        return None if found is None else _unpickle(found["raised"])
+
+    def add_error(self, transition: Key, error: BaseException) -> None:
+        """Keep what an agent dealt with. What cannot be pickled is left out: the operation is done again."""
+        key = _error_key(transition)
+        if key in self._answers:
+            return
         try:
             raised = _pickle(error)
-            pickle.loads(base64.b64decode(raised))
+            _unpickle(raised)
         except Exception:
             return
         self._write({"key": key, "raised": raised})
 
-    def _find(self, key: Key) -> dict[str, Any] | None:
-        found = self._answers.get(key)
-        if found is not None:
-            self.used += 1
-        elif self.offline:
-            raise JournalError(
-                f"{self.path} has no answer for state {key.state}, firing {key.firing}: the recorded run did "
-                "not go there"
-            )
-        return found
-
     def _write(self, entry: Mapping[str, Any]) -> None:
         if self._file is None:
             return
-        self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        self._file.write(json.dumps(entry) + "\n")
         # What the operating system has survives the end of the process, if not that of the machine.
         self._file.flush()
 
@@ -190,7 +183,7 @@ class Journal:
                 raise JournalError(f"{self.path} has format {entry['hive_journal']}, not {_FORMAT}")
             self._header = entry
         elif "agent" in entry:
-            self._agents[entry["agent"]] = entry["code"]
+            self._agents.setdefault(entry["agent"], set()).add(entry["code"])
         else:
             state, firing, part = entry["key"]
             self._answers[Key(state, firing, part)] = entry
@@ -207,13 +200,26 @@ _FIELDS = {
 def describe_arguments(arguments: Mapping[str, Any]) -> str:
     """The arguments of a run in one word, the same in every process; `"?"` if that cannot be said."""
     try:
-        text = json.dumps(arguments, sort_keys=True)
-    except (TypeError, ValueError):
-        try:
-            return blake2b(pickle.dumps(dict(arguments)), digest_size=8).hexdigest()
-        except Exception:
-            return "?"
-    return blake2b(text.encode(), digest_size=8).hexdigest()
+        return blake2b(pickle.dumps(_in_order(dict(arguments))), digest_size=8).hexdigest()
+    except Exception:
+        return "?"
+
+
+def _in_order(value: Any) -> Any:
+    """`value` with its sets as sorted lists: their own order changes from process to process."""
+    match value:
+        case dict():
+            return [(key, _in_order(item)) for key, item in value.items()]
+        case list() | tuple():
+            return [type(value).__name__, *map(_in_order, value)]
+        case set() | frozenset():
+            return [type(value).__name__, *sorted((_in_order(item) for item in value), key=repr)]
+        case _:
+            return value
+
+
+def _error_key(transition: Key) -> Key:
+    return Key(transition.state, transition.firing, "raised")
 
 
 def _is_json(value: Any) -> bool:

@@ -54,6 +54,9 @@ class Operation(ABC, Generic[T_co]):
         """The same operation for one branch of several: what it holds of the agent's data is copied under
         `memo`, as `fork.copy` does it."""
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Operation[T_co]:
+        return self.__fork__(memo)
+
     @property
     def calls(self) -> tuple[Gen, ...]:
         """The model calls that it makes, as far as they are known before it is performed."""

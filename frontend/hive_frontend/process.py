@@ -105,21 +105,13 @@ def _helper(call: Invoke) -> Program:
     return program
 
 
-def fork_branch(waiting: Waiting, memo: fork.Memo, outer: dict[Program, fork.Memo] | None = None) -> Waiting:
+def fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
     """A copy of a suspended branch for one branch of several, under one memo: what was the same object in
-    two places is so in the copy. `ForkError` names what cannot be copied.
-
-    `outer` keeps the objects of outer names from one fork to the next.
-    """
+    two places is so in the copy. `ForkError` names what cannot be copied."""
     frames = []
     for frame in waiting.frames:
         program = frame.program
-        known = None if outer is None else outer.get(program)
-        if known is None:
-            known = program.outer_objects()
-            if outer is not None:
-                outer[program] = known
-        memo.update(known)
+        memo.update(program.outer_objects())
         for name in program.shared:
             if name in frame.variables:
                 memo[id(frame.variables[name])] = frame.variables[name]

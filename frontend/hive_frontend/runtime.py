@@ -17,8 +17,8 @@ from hive_frontend.client.base import Client
 from hive_frontend.errors import NoModelError
 from hive_frontend.events import Piece
 from hive_frontend.journal import Journal, describe_arguments
+from hive_frontend.run import OnEvent, Run
 from hive_frontend.run_result import Result, RunResult
-from hive_frontend.search import OnEvent, Run
 from hive_frontend.session import Session
 from hive_frontend.supervisors.base import Supervisor
 from hive_frontend.trace import Trace

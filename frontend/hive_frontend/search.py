@@ -1,200 +1,47 @@
-"""Searches: the states of one agent under its supervisor, and the run that holds all of them together."""
+"""Searches: the states of one agent under its supervisor."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from hive_frontend import process
-from hive_frontend.compiler import Program, Thrown, Yield
+from hive_frontend.compiler import Thrown, Yield
 from hive_frontend.errors import BranchFailed, BudgetExceeded, SupervisorError
-from hive_frontend.events import Event, EventKind, Progress
-from hive_frontend.fork import Memo
 from hive_frontend.identity import Path
-from hive_frontend.operation import NOT_NOW
+from hive_frontend.operation import NOT_NOW, Operation
 from hive_frontend.process import Ended, Waiting
 from hive_frontend.scope import Scope, enter, leave
-from hive_frontend.search_tree import SearchTree, Status, TreeNode
 from hive_frontend.state import State, by_promise
 from hive_frontend.supervisors.base import Ask, Drop, Fire, Supervisor
 from hive_frontend.transition import Caller, Transition
 
 if TYPE_CHECKING:
     from hive_frontend.agent import Agent
-    from hive_frontend.call import Gen
     from hive_frontend.reply import Reply
-    from hive_frontend.session import Session
-
-OnEvent = Callable[[Event], object]
+    from hive_frontend.run import Run
 
 _BREATH = 100
 """Transitions that may follow each other without a turn for the rest of the event loop."""
 
 
-@dataclass(slots=True)
-class _Record:
-    """What the search tree says about a state."""
+class _Firing:
+    """A firing of a state under way."""
 
-    state: State
-    agent: str
-    above: State | None
-    calls: tuple[Gen, ...]
-    line: int | None
-    of_run: bool
+    __slots__ = ("answer", "borrowed", "operation", "state", "transition", "waiting")
 
-
-class Run:
-    """What the searches of one run share: the session, the slots, the books."""
-
-    def __init__(
-        self,
-        agent: Agent[..., Any],
-        session: Session,
-        supervisor: Supervisor,
-        listeners: Sequence[OnEvent],
-        max_concurrency: int,
-    ) -> None:
-        self._agent = agent
-        self._supervisor = supervisor
-        self._listeners = tuple(listeners)
-        self.has_listeners = bool(self._listeners)
-        self.session = session
-        self.slots = Slots(max_concurrency)
-        self._records: dict[Path, _Record] = {}
-        self._results: list[State] = []
-        self.outer: dict[Program, Memo] = {}
-        """What outer names of the run's programs refer to: it is looked up once, not at every fork."""
-        self.fired = 0
-        self.alive = 0
-        self._dead = 0
-        self._best_score: float | None = None
-
-    async def search(self, arguments: dict[str, Any]) -> None:
-        """The search that the run is about."""
-        search = Search(self, self._agent, self._supervisor, self._agent.caller(self.session), None)
-        await search.explore(
-            search.start(self.session.new_root(), lambda: process.start(self._agent.program, arguments))
-        )
-        self.report("finished")
-
-    async def search_new(
-        self, agent: Agent[..., Any], arguments: dict[str, Any], transition: Transition
-    ) -> State:
-        """Run another agent from its beginning, as part of a transition; its best final state."""
-        return await self._search_inside(
-            agent, lambda: process.start(agent.program, arguments), None, transition
-        )
-
-    async def search_on(
-        self,
-        agent: Agent[..., Any],
-        waiting: Waiting,
-        value: Any,
-        score: float | None,
-        transition: Transition,
-    ) -> State:
-        """Run another agent on from a `yield`, as part of a transition; its best final state."""
-        return await self._search_inside(agent, lambda: process.resume(waiting, value), score, transition)
-
-    async def _search_inside(
-        self,
-        agent: Agent[..., Any],
-        code: Callable[[], Waiting | Ended],
-        score: float | None,
-        transition: Transition,
-    ) -> State:
-        caller = agent.caller(self.session, transition.caller.meter)
-        above = self._records[transition.path].state
-        search = Search(self, agent, copy.deepcopy(agent.supervisor), caller, above)
-        root = search.start(transition.new_inner_path(), code, score)
-        await search.explore(root)
-        if not search.finals:
-            reasons = [f"{record.failure}" for record in sorted(search.dead, key=by_promise)]
-            what = reasons[0] if reasons else "its supervisor gave all branches up"
-            raise BranchFailed(f"agent {agent.name}: {what}")
-        return min(search.finals, key=by_promise)
-
-    # The books
-
-    def enter(self, search: Search, state: State) -> None:
-        """Take up a new state."""
-        waiting = state.waiting
-        self._records[state.path] = _Record(
-            state,
-            search.agent.name,
-            state.parent or search.above,
-            () if waiting is None or isinstance(waiting.operation, Yield) else waiting.operation.calls,
-            waiting.point.line if waiting is not None else None,
-            search.above is None,
-        )
-        kind: EventKind = "committed"
-        if state.kind == "waiting":
-            self.alive += 1
-        elif state.kind == "dead":
-            kind = "dead"
-            self._dead += 1
-        else:
-            kind = "final"
-            if search.above is None:
-                self._results.append(state)
-        best = self._best_score
-        if state.kind != "dead" and state.score is not None and (best is None or state.score > best):
-            self._best_score = state.score
-        if self._listeners:
-            self.report(kind, state, state.replies)
-
-    def report(self, kind: EventKind, state: State | None = None, replies: tuple[Reply, ...] = ()) -> None:
-        """Tell who listens."""
-        if not self._listeners:
-            return
-        totals = self.session.totals
-        progress = Progress(
-            fired=self.fired,
-            alive=self.alive,
-            dead=self._dead,
-            results=len(self._results),
-            best_score=self._best_score,
-            requests=totals.requests,
-            tokens_generated=totals.tokens_generated,
-            tokens_replayed=totals.tokens_replayed,
-            elapsed_s=self.session.elapsed,
-        )
-        detail = None
-        if state is not None and state.kind != "waiting":
-            detail = state.failure if state.kind == "dead" else repr(state.value)
-        event = Event(
-            kind=kind,
-            progress=progress,
-            agent=self._records[state.path].agent if state else None,
-            state=state.id if state else None,
-            name=state.name if state else None,
-            step=state.parent.name if state and state.parent else None,
-            score=state.score if state else None,
-            replies=tuple(map(str, replies)),
-            tokens_generated=sum(reply.tokens_generated for reply in replies),
-            tokens_replayed=sum(reply.tokens_replayed for reply in replies),
-            detail=detail,
-        )
-        for listener in self._listeners:
-            listener(event)
-
-    @property
-    def results(self) -> list[State]:
-        """The final states of the run's own agent, best first."""
-        return sorted(self._results, key=by_promise)
-
-    def tree(self) -> SearchTree:
-        """All states of all searches."""
-        results = self.results
-        return SearchTree(
-            agent=self._agent.name,
-            nodes=[_node(record) for _, record in sorted(self._records.items())],
-            best=results[0].id if results else None,
-        )
+    def __init__(self, state: State, waiting: Waiting, transition: Transition, borrowed: bool) -> None:
+        assert not isinstance(waiting.operation, Yield)
+        self.state = state
+        self.waiting = waiting
+        self.operation: Operation[Any] = waiting.operation
+        self.transition = transition
+        self.borrowed = borrowed
+        """Whether what it leads to may still hold objects of the caller."""
+        self.answer: Any = None
 
 
 class Search:
@@ -219,14 +66,24 @@ class Search:
         self._root: Path = ()
         self._queue: deque[tuple[State, int]] = deque()
         self._tasks: dict[asyncio.Task[None], State | None] = {}
-        self._arrived: deque[Callable[[], None]] = deque()
+        self._arrived: deque[_Firing | State] = deque()
+        """Firings that have their answer, and final states of agents that the supervisor asked."""
+        self._error: BaseException | None = None
         self._call: asyncio.Future[None] | None = None
         run.session.check_code(agent.name, agent.program.code_hash)
 
     def start(self, root: Path, code: Callable[[], Waiting | Ended], score: float | None = None) -> State:
         """The first state, to which `code` leads."""
         self._root = root
-        return self._advance(root, None, code, (), score)
+        scope = Scope(self._run.session)
+        token = enter(scope)
+        try:
+            outcome = code()
+        except BaseException as error:
+            return self._stop(root, None, error, (), score)
+        finally:
+            leave(token)
+        return self._reach(root, None, outcome, (), score if scope.score is None else scope.score)
 
     async def explore(self, first: State) -> None:
         """Fire states until the supervisor wants no more; `finals` and `dead` have what came of it."""
@@ -235,8 +92,14 @@ class Search:
             self._decide()
             steps = 0
             while True:
+                if self._error is not None:
+                    raise self._error
                 if self._arrived:
-                    self._arrived.popleft()()
+                    arrived = self._arrived.popleft()
+                    if isinstance(arrived, State):
+                        self._supervisor.commit(arrived)
+                    else:
+                        self._commit(arrived)
                     self._decide()
                 elif self._queue and self._launch():
                     # Rarely, or a model that answers at once would never let anything else run.
@@ -250,7 +113,8 @@ class Search:
                     break
         finally:
             self._run.slots.leave(self)
-            if tasks := list(self._tasks):
+            if self._tasks:
+                tasks, self._tasks = list(self._tasks), {}
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
@@ -269,7 +133,7 @@ class Search:
             elif isinstance(decision, Drop):
                 self._drop(decision.state)
             elif isinstance(decision, Ask):
-                self._ask(decision)
+                self._begin(self._answer(decision), None, None)
             else:
                 raise SupervisorError(
                     f"{self._supervisor}: fire() must give Fire, Drop and Ask, not {decision!r}"
@@ -297,51 +161,67 @@ class Search:
             raise SupervisorError(f"{self._supervisor} drops {state!r}, but that state {why}")
         if state.unstarted:
             self._queue = deque(entry for entry in self._queue if entry[0] is not state)
-        for task in [task for task, of in self._tasks.items() if of is state]:
-            # Out of the books at once: the task may have its answer already.
-            del self._tasks[task]
-            task.cancel()
+        if state.unfinished > state.unstarted:
+            for task in [task for task, of in self._tasks.items() if of is state]:
+                # Out of the books at once: the task may have its answer already.
+                del self._tasks[task]
+                task.cancel()
         self._run.alive -= state.unfinished if state.fired else 1
         state.closed = True
         state.unstarted = state.unfinished = 0
         state.waiting = None
         self._run.report("dropped", state)
 
-    def _ask(self, ask: Ask) -> None:
+    async def _answer(self, ask: Ask) -> None:
+        """Run the agent that the supervisor asks."""
+        run = self._run
         path = (*self._root, -1, *ask.key)
-        above = self._run._records[self._root].state
-
-        async def answer() -> None:
-            caller = ask.agent.caller(self._run.session, self._caller.meter)
-            search = Search(self._run, ask.agent, copy.deepcopy(ask.agent.supervisor), caller, above)
-            arguments = ask.agent.bind(*ask.args)
-            root = search.start(path, lambda: process.start(ask.agent.program, arguments))
-            await search.explore(root)
-            ended = min(search.finals or search.dead, key=by_promise, default=None)
-            if ended is None:
-                raise SupervisorError(
-                    f"{ask.agent.supervisor} of agent {ask.agent.name!r} gave all branches up"
-                )
-            ended.asked = ask
-            self._arrived.append(lambda: self._supervisor.commit(ended))
-
-        self._begin(answer(), None)
+        caller = ask.agent.caller(run.session, self._caller.meter)
+        supervisor = copy.deepcopy(ask.agent.supervisor)
+        search = Search(run, ask.agent, supervisor, caller, run.state(self._root))
+        arguments = ask.agent.bind(*ask.args)
+        await search.explore(search.start(path, lambda: process.start(ask.agent.program, arguments)))
+        ended = min(search.finals or search.dead, key=by_promise, default=None)
+        if ended is None:
+            raise SupervisorError(f"{supervisor} of agent {ask.agent.name!r} gave all branches up")
+        ended.asked = ask
+        self._arrived.append(ended)
 
     # Transitions
 
     def _launch(self) -> bool:
         """Begin the next firing of the queue; False if there is no slot for it."""
-        state, firing = self._queue[0]
+        state, number = self._queue[0]
         run = self._run
-        waiting = state.waiting
-        assert waiting is not None
-        slots = None if state.sleeping else run.slots
-        if slots is not None and not slots.take(self):
+        slot = not state.sleeping
+        if slot and not run.slots.take(self):
             return False
-        self._queue.popleft()
+        try:
+            self._queue.popleft()
+            firing = self._prepare(state, number)
+            answer = self._perform_now(firing)
+        except BaseException:
+            if slot:
+                run.slots.give()
+            raise
+        if answer is NOT_NOW:
+            self._begin(self._perform(firing), state, run.slots if slot else None)
+            return True
+        if slot:
+            run.slots.give()
+        firing.answer = answer
+        self._commit(firing)
+        self._decide()
+        return True
+
+    def _prepare(self, state: State, number: int) -> _Firing:
+        """Give a firing its own variables."""
+        run = self._run
         run.fired += 1
         if run.has_listeners:
             run.report("fired", state)
+        waiting = state.waiting
+        assert waiting is not None
         state.unstarted -= 1
         last = state.closed and not state.unstarted
         if last:
@@ -350,178 +230,132 @@ class Search:
         # several branches none may change what the caller holds, too.
         moves = last and (state.fired == 1 or not state.borrowed)
         if not moves:
-            waiting = process.fork_branch(waiting, {}, run.outer)
-        borrowed = moves and state.borrowed
-        transition = Transition(run.session, self._caller, state.path, state.id, firing, run)
-        operation = waiting.operation
-        assert not isinstance(operation, Yield)
-        try:
-            answer = operation.perform_now(transition)
-        except (Exception, BranchFailed) as error:
-            answer = Thrown(error)
-        if answer is NOT_NOW:
-            self._begin(self._perform(state, waiting, transition, slots, borrowed), state)
-            return True
-        if slots is not None:
-            slots.give()
-        self._commit(state, waiting, transition, answer, borrowed)
-        self._decide()
-        return True
+            waiting = process.fork_branch(waiting, {})
+        transition = Transition(run.session, self._caller, state.path, state.id, number, run)
+        return _Firing(state, waiting, transition, moves and state.borrowed)
 
-    async def _perform(
-        self, state: State, waiting: Waiting, transition: Transition, slots: Slots | None, borrowed: bool
-    ) -> None:
-        assert not isinstance(waiting.operation, Yield)
+    def _perform_now(self, firing: _Firing) -> Any:
+        """The answer of an operation that need not be waited for, or `NOT_NOW`."""
         try:
-            answer = await waiting.operation.perform(transition)
+            known = self._run.session.recall_error(firing.transition)
+            return firing.operation.perform_now(firing.transition) if known is None else Thrown(known)
         except (Exception, BranchFailed) as error:
-            answer = Thrown(error)
-        finally:
+            if self._run.ends(error):
+                raise
+            return Thrown(error)
+
+    async def _perform(self, firing: _Firing) -> None:
+        try:
+            firing.answer = await firing.operation.perform(firing.transition)
+        except (Exception, BranchFailed) as error:
+            if self._run.ends(error):
+                raise
+            firing.answer = Thrown(error)
+        except asyncio.CancelledError as error:
+            if asyncio.current_task() not in self._tasks:
+                raise
+            # Nobody here asked for it: something that the operation awaited was cancelled.
+            firing.answer = Thrown(error)
+        if firing.state.sleeping:
+            self._supervisor.wake(firing.state)
+        self._arrived.append(firing)
+
+    def _begin(self, work: Coroutine[Any, Any, None], state: State | None, slots: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks[task] = state
+
+        def ended(task: asyncio.Task[None]) -> None:
+            # Not in the task itself, which may be cancelled before it has begun.
             if slots is not None:
                 slots.give()
-        if state.sleeping:
-            self._supervisor.wake(state)
-        self._arrived.append(lambda: self._commit(state, waiting, transition, answer, borrowed))
-
-    def _begin(self, work: Any, state: State | None) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(work)
-        self._tasks[task] = state
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        known = self._tasks.pop(task, self) is not self
-        if task.cancelled():
+            error = None if task.cancelled() else task.exception()
+            if self._tasks.pop(task, self) is not self and error is not None:
+                self._error = error
             self.notify()
-            return
-        error = task.exception()
-        if not known:
-            return
-        if error is not None:
-            self._arrived.appendleft(lambda: _raise(error))
-        self.notify()
 
-    def _commit(
-        self, state: State, waiting: Waiting, transition: Transition, answer: Any, borrowed: bool
-    ) -> None:
+        task.add_done_callback(ended)
+
+    def _commit(self, firing: _Firing) -> None:
+        """Run the agent on with its answer, and hand the state that it leads to to the supervisor."""
+        state = firing.state
         if not state.unfinished:
             return  # It was dropped when the answer had just come.
         state.unfinished -= 1
-        self._run.alive -= 1
+        run = self._run
+        run.alive -= 1
+        transition = firing.transition
         path = (*state.path, transition.firing)
         replies = tuple(transition.replies)
-        new = self._advance(path, state, lambda: process.resume(waiting, answer), replies, state.score)
-        new.borrowed = borrowed
+        score = state.score
+        scope = Scope(run.session)
+        token = enter(scope)
+        try:
+            outcome = process.resume(firing.waiting, firing.answer)
+        except BaseException as error:
+            new = self._stop(path, state, error, replies, score)
+        else:
+            new = self._reach(path, state, outcome, replies, score if scope.score is None else scope.score)
+        finally:
+            leave(token)
+        if type(firing.answer) is Thrown and not state.sleeping:
+            # The run goes on from here, so it must do so again when it is resumed.
+            run.session.keep_error(transition, firing.answer.error)
+        new.borrowed = firing.borrowed
         self._supervisor.commit(new)
 
-    def _advance(
+    # New states
+
+    def _reach(
         self,
         path: Path,
         parent: State | None,
-        code: Callable[[], Waiting | Ended],
+        outcome: Waiting | Ended,
         replies: tuple[Reply, ...],
         score: float | None,
     ) -> State:
-        """Run a stretch of the agent's code and enter the state that it leads to."""
-        scope = Scope(self._run.session)
-        token = enter(scope)
-        try:
-            outcome = code()
-        except (BranchFailed, BudgetExceeded) as end:
-            state = State(path, parent, score=score, kind="dead", failure=str(end), replies=replies)
-        except Exception as error:
-            where = f"after state {parent.name!r} ({parent.id})" if parent else "before its first await"
-            error.add_note(f"raised by agent {self.agent.name!r} {where}")
-            raise
-        else:
-            if scope.score is not None:
-                score = scope.score
-            if type(outcome) is Waiting:
-                operation = outcome.operation
-                if isinstance(operation, Yield):
-                    value = operation.value
-                    state = State(
-                        path, parent, score=score, kind="final", waiting=outcome, value=value, replies=replies
-                    )
-                else:
-                    state = State(
-                        path,
-                        parent,
-                        score=score,
-                        kind="waiting",
-                        waiting=outcome,
-                        sleeping=operation.sleeps,
-                        replies=replies,
-                    )
+        """Enter the state that a stretch of the agent's code led to."""
+        if type(outcome) is Waiting:
+            operation = outcome.operation
+            if isinstance(operation, Yield):
+                value = operation.value
+                state = State(
+                    path, parent, score=score, kind="final", waiting=outcome, value=value, replies=replies
+                )
+                self.finals.append(state)
             else:
-                assert isinstance(outcome, Ended)
-                state = State(path, parent, score=score, kind="final", value=outcome.value, replies=replies)
-        finally:
-            leave(token)
-        if state.kind == "final":
+                state = State(
+                    path,
+                    parent,
+                    score=score,
+                    kind="waiting",
+                    waiting=outcome,
+                    sleeping=operation.sleeps,
+                    replies=replies,
+                )
+        else:
+            assert isinstance(outcome, Ended)
+            state = State(path, parent, score=score, kind="final", value=outcome.value, replies=replies)
             self.finals.append(state)
-        elif state.kind == "dead":
-            self.dead.append(state)
         self._run.enter(self, state)
         return state
 
-
-class Slots:
-    """Transitions that may be under way at once, over all searches of a run."""
-
-    def __init__(self, count: int) -> None:
-        self._free = count
-        self._waiting: dict[Search, None] = {}
-
-    def take(self, search: Search) -> bool:
-        """Take a slot; if there is none, `search` is notified when there may be one."""
-        if not self._free:
-            self._waiting[search] = None
-            return False
-        self._free -= 1
-        return True
-
-    def give(self) -> None:
-        """Give a slot back."""
-        self._free += 1
-        if not self._waiting:
-            return
-        # All that wait look again, in the order in which they came: the first may not want it any more.
-        waiting, self._waiting = self._waiting, {}
-        for search in waiting:
-            search.notify()
-
-    def leave(self, search: Search) -> None:
-        """Stop waiting."""
-        self._waiting.pop(search, None)
-
-
-def _raise(error: BaseException) -> None:
-    raise error
-
-
-def _node(record: _Record) -> TreeNode:
-    state = record.state
-    status: Status = "expanded" if state.fired else "pruned"
-    if state.kind == "final":
-        status = "result" if record.of_run else "returned"
-    elif state.kind == "dead":
-        status = "dead"
-    return TreeNode(
-        id=state.id,
-        parent=record.above.id if record.above else None,
-        name=state.name,
-        line=record.line,
-        agent=record.agent,
-        status=status,
-        score=state.score,
-        replies=[str(reply) for reply in state.replies],
-        prompts=[
-            "\n\n".join(message.content for message in call.messages) if call.prompt is None else call.prompt
-            for call in record.calls
-        ],
-        fired=state.fired,
-        tokens_generated=sum(reply.tokens_generated for reply in state.replies),
-        tokens_replayed=sum(reply.tokens_replayed for reply in state.replies),
-        failure=state.failure,
-        value=repr(state.value) if state.kind == "final" else None,
-    )
+    def _stop(
+        self,
+        path: Path,
+        parent: State | None,
+        error: BaseException,
+        replies: tuple[Reply, ...],
+        score: float | None,
+    ) -> State:
+        """Enter the dead end that the agent's code led to, or raise what ends the run."""
+        if not isinstance(error, (BranchFailed, BudgetExceeded)):
+            where = f"after state {parent.name!r} ({parent.id})" if parent else "before its first await"
+            error.add_note(f"raised by agent {self.agent.name!r} {where}")
+            raise error
+        spent = isinstance(error, BudgetExceeded)
+        state = State(
+            path, parent, score=score, kind="dead", failure=str(error), spent=spent, replies=replies
+        )
+        self.dead.append(state)
+        self._run.enter(self, state)
+        return state

@@ -219,10 +219,10 @@ class Session:
         return Request(
             call.messages,
             call.sampling,
-            call_seed(self.seed, transition.path, part or 0, own),
+            call_seed(self.seed, transition.path, part, own),
             call.agent or caller.agent,
             self.id,
-            state if part is None else f"{state}/{part}",
+            f"{state}/{part}" if part else state,
             firing if call.sample is None else call.sample,
             call.prompt,
             call.name or transition.name,
@@ -232,9 +232,17 @@ class Session:
         )
 
     def _recall(self, transition: Transition) -> Reply | None:
-        known = None if self._journal is None else self._journal.reply(transition.key)
+        journal = self._journal
+        if journal is None:
+            return None
+        key = transition.key
+        known = journal.reply(key)
         if known is not None:
             transition.caller.meter.recall(known)
+        elif journal.offline:
+            # Perhaps the recorded run did not get an answer either.
+            transition.caller.meter.check()
+            raise journal.missing(key)
         return known
 
     def _keep(self, done: Completion, agent: str, transition: Transition) -> Reply:
@@ -272,10 +280,15 @@ class Session:
             check_label("agent", agent)
             registration = asyncio.ensure_future(client.register(agent, self.id))
             self._registrations[client, agent] = registration
+            registration.add_done_callback(lambda task: self._forget_if_failed(task, (client, agent)))
         if not registration.done():
             # Shielded: a cancelled branch must not take away the registration that others wait for.
             await asyncio.shield(registration)
         registration.result()
+
+    def _forget_if_failed(self, task: asyncio.Task[None], key: tuple[Client, str]) -> None:
+        if task.cancelled() or task.exception() is not None:
+            self._registrations.pop(key, None)
 
     # Everything else that comes from outside
 
@@ -284,18 +297,23 @@ class Session:
         journal = self._journal
         if journal is None:
             return await call()
-        known = journal.outcome(transition.key)
-        if known is not None:
-            if known.raised is not None:
-                raise known.raised
-            return known.result
-        try:
-            result = await call()
-        except Exception as error:
-            journal.add_raised(transition.key, error)
-            raise
-        journal.add_result(transition.key, result)
+        key = transition.key
+        if key in journal:
+            return journal.result(key)
+        if journal.offline:
+            raise journal.missing(key)
+        result = await call()
+        journal.add_result(key, result)
         return result
+
+    def recall_error(self, transition: Transition) -> BaseException | None:
+        """What the journal says that the operation of a transition raised; None if nothing."""
+        return None if self._journal is None else self._journal.error(transition.key)
+
+    def keep_error(self, transition: Transition, error: BaseException) -> None:
+        """Keep in the journal what the operation of a transition raised, after the agent has dealt with it."""
+        if self._journal is not None:
+            self._journal.add_error(transition.key, error)
 
     def check_code(self, agent: str, code: str) -> None:
         """Hold the code of an agent against that of the run that is gone on with."""

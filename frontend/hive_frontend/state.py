@@ -39,6 +39,7 @@ class State:
         "replies",
         "score",
         "sleeping",
+        "spent",
         "unfinished",
         "unstarted",
         "value",
@@ -57,6 +58,7 @@ class State:
         sleeping: bool = False,
         value: Any = None,
         failure: str | None = None,
+        spent: bool = False,
         replies: tuple[Reply, ...] = (),
     ) -> None:
         self.path = path
@@ -75,6 +77,8 @@ class State:
         """Whether it waits for another agent rather than for a model or a tool."""
         self.failure = failure
         """Why the branch is dead, if it is."""
+        self.spent = spent
+        """Whether it is dead because a budget was spent."""
         self.replies = replies
         """What the model answered on the way from the parent to here."""
         self.asked: Ask | None = None

@@ -33,6 +33,8 @@ class Stream(Generic[R]):
         self._pieces = _Pieces()
         self._work = functools.partial(arun, agent, *args, on_piece=self._pieces.add, **kwargs)
         self._run: asyncio.Task[RunResult[R]] | None = None
+        self._told = False
+        """Whether somebody has been told how the run ended."""
 
     async def __aenter__(self) -> Stream[R]:
         self._run = asyncio.create_task(self._work())
@@ -46,6 +48,10 @@ class Stream(Generic[R]):
         if not self._run.done():
             self._run.cancel()
             await asyncio.wait([self._run])
+        failure = None if self._run.cancelled() else self._run.exception()
+        if failure is not None and error is None and not self._told:
+            # What went wrong is not lost, even if nobody has read to the end.
+            raise failure
 
     def __aiter__(self) -> AsyncIterator[Piece]:
         return self.of()
@@ -72,6 +78,7 @@ class Stream(Generic[R]):
                     yield piece
             if self._run.done():
                 # What went wrong in the run is raised where its text is awaited.
+                self._told = True
                 self._run.result()
                 return
             await self._pieces.wait()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar, cast, overload
 
 from hive_frontend.errors import ToolTimeout
 from hive_frontend.fork import Memo, copy
 from hive_frontend.operation import Operation
+from hive_frontend.scope import NativeScope, entered
 from hive_frontend.transition import Transition
 from hive_frontend.workspace import Workspace
 
@@ -36,22 +39,25 @@ class Tool(Operation[Any]):
         self._timeout_s = timeout_s
 
     async def perform(self, transition: Transition) -> Any:
-        if self._rebuilds():
-            return await self._call()
-        return await transition.session.journaled(transition, self._call)
+        # Agents and models that the function calls are numbered after this transition.
+        scope = NativeScope(transition.session, transition.caller, transition.new_inner_path())
+        with entered(scope):
+            if self._rebuilds():
+                return await self._call()
+            return await transition.session.journaled(transition, self._call)
 
     def _rebuilds(self) -> bool:
         """Whether the call has to be made again where a run goes on from a checkpoint.
 
         The directories of workspaces do not outlive a process; making the calls again makes them anew.
         """
-        return any(isinstance(value, Workspace) for value in (*self._args, *self._kwargs.values()))
+        return _holds_workspace((self._function, self._args, self._kwargs), set())
 
     async def _call(self) -> Any:
         if inspect.iscoroutinefunction(self._function):
             work: Awaitable[Any] = self._function(*self._args, **self._kwargs)
         else:
-            work = asyncio.to_thread(self._function, *self._args, **self._kwargs)
+            work = asyncio.to_thread(_without_stop, self._function, self._args, self._kwargs)
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 result = await work
@@ -70,6 +76,35 @@ class Tool(Operation[Any]):
             self.name,
             self._timeout_s,
         )
+
+
+def _without_stop(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a function. Like coroutines, futures cannot end in a `StopIteration`."""
+    try:
+        return function(*args, **kwargs)
+    except StopIteration as error:
+        raise RuntimeError("tool raised StopIteration") from error
+
+
+def _holds_workspace(value: Any, seen: set[int]) -> bool:
+    """Whether a function or an argument is, or refers to, a workspace."""
+    if isinstance(value, Workspace):
+        return True
+    if id(value) in seen or isinstance(value, (str, bytes, int, float, type, ModuleType, FunctionType)):
+        return False
+    seen.add(id(value))
+    match value:
+        case MethodType():
+            parts: Iterable[Any] = [value.__self__]
+        case functools.partial():
+            parts = [value.func, *value.args, *value.keywords.values()]
+        case dict():
+            parts = value.values()
+        case list() | tuple() | set() | frozenset():
+            parts = value
+        case _:
+            parts = getattr(value, "__dict__", {}).values()
+    return any(_holds_workspace(part, seen) for part in parts)
 
 
 @overload
@@ -107,7 +142,8 @@ def tool(
     parameters called `name` or `timeout` itself is given them with `functools.partial`.)
 
     Where a run is resumed from a checkpoint, tools that had returned are not called again; their results
-    come from the checkpoint. Calls with a `Workspace` among the arguments are the exception.
+    come from the checkpoint. So a tool should change nothing that the agent holds, but return what is new. Calls
+    that are given a `Workspace`, on their own or within another argument, are the exception: they are made again.
     """
     if not callable(function):
         raise TypeError(f"tool takes a function and its arguments, not {function!r}")

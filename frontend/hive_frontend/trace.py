@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -36,4 +37,10 @@ class Trace:
         if self._file is None:
             return
         fields = {name: value for name, value in asdict(event).items() if value is not None}
-        self._file.write(json.dumps({**fields.pop("progress"), **fields}, ensure_ascii=False) + "\n")
+        line = {**fields.pop("progress"), **fields}
+        # JSON knows no infinity, which a score may be.
+        line = {
+            name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in line.items()
+        }
+        self._file.write(json.dumps(line) + "\n")

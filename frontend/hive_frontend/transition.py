@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from hive_frontend.client.base import Client
+from hive_frontend.dialogue import Dialogue
 from hive_frontend.identity import Path
 from hive_frontend.reply import Reply
 
 if TYPE_CHECKING:
     from hive_frontend.budget import Meter
-    from hive_frontend.search import Run
+    from hive_frontend.run import Run
     from hive_frontend.session import Session
 
 
@@ -28,19 +29,24 @@ class Caller:
     timeout_s: float | None = None
     attempts: int | None = None
 
+    def fork(self) -> Caller:
+        """The same for another branch, whose spending is its own from here on."""
+        return replace(self, meter=self.meter.fork())
+
 
 class Key(NamedTuple):
     """What identifies an operation within a run: one of a transition's parts, in order of the source."""
 
     state: str
     firing: int
-    part: int | None
+    part: str
+    """Numbers of the part of a gather, and of a gather within it; empty outside one."""
 
 
 class Transition:
     """Where an operation is performed: for which state, for which of its firings, by whom."""
 
-    __slots__ = ("_inner", "caller", "firing", "name", "part", "path", "replies", "run", "session", "state")
+    __slots__ = ("_inner", "answers", "caller", "firing", "name", "parts", "path", "replies", "run", "session", "state")
 
     def __init__(
         self,
@@ -50,7 +56,7 @@ class Transition:
         state: str,
         firing: int,
         run: Run | None = None,
-        part: int | None = None,
+        parts: tuple[int, ...] = (),
         name: str | None = None,
     ) -> None:
         self.session = session
@@ -62,19 +68,33 @@ class Transition:
         self.firing = firing
         self.run = run
         """The run whose searches it belongs to; None if the awaiting code is an ordinary coroutine."""
-        self.part = part
-        """Which part of a gather is performed; None outside one."""
+        self.parts = parts
+        """Which part of a gather is performed, and which part of a gather within that; empty outside one."""
         self.name = name
         """What the gather is called whose part is performed."""
         self.replies: list[Reply] = []
         """What the model answered in this transition."""
+        self.answers: list[tuple[Dialogue, Reply]] = []
+        """Answers to dialogues that are kept until all parts of a gather are done."""
         self._inner = 0
 
     def of_part(self, part: int, name: str | None) -> Transition:
         """The same transition, for one part of a gather called `name`."""
         return Transition(
-            self.session, self.caller, self.path, self.state, self.firing, self.run, part, name
+            self.session,
+            self.caller,
+            self.path,
+            self.state,
+            self.firing,
+            self.run,
+            (*self.parts, part),
+            name,
         )
+
+    @property
+    def part(self) -> str:
+        """The numbers of the part in one word."""
+        return ".".join(map(str, self.parts)) if self.parts else ""
 
     @property
     def key(self) -> Key:
@@ -82,6 +102,7 @@ class Transition:
 
     def new_inner_path(self) -> Path:
         """The root of the states of an agent that now begins to run as this part of the transition."""
-        root = (*self.path, self.firing, -1 - (self.part or 0))
+        parts = self.parts or (0,)
+        root = (*self.path, self.firing, *(-1 - part for part in parts))
         self._inner += 1
         return root if self._inner == 1 else (*root, -self._inner)

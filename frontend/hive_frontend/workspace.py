@@ -83,6 +83,8 @@ class Workspace:
         _copy_tree(self.path, fork.path, hard_links=self._hard_links)
         return fork
 
+    __deepcopy__ = __fork__
+
     def __repr__(self) -> str:
         return f"<Workspace {self.path}>"
 

@@ -159,7 +159,7 @@ async def test_a_refused_call_cancels_its_companions_in_a_gather() -> None:
 
     @agent
     async def program() -> None:
-        await gather(gen("good"), gen("bad"))
+        await gather(gen("bad"), gen("good"))
 
     with pytest.raises(ModelError, match="refused"):
         await arun(program, model=Picky([]))

@@ -41,12 +41,12 @@ async def test_pieces_make_up_the_answers_of_their_branches() -> None:
             key = (piece.state, piece.firing, piece.part, piece.agent, piece.dialogue)
             texts[key] = texts.get(key, "") + piece.text
     assert texts == {
-        ("0", 0, None, "program", "main"): "hello there number 0",
-        ("0", 1, None, "program", "main"): "hello there number 1",
-        ("0.0", 0, 0, "critic", None): "judge it number 0",
-        ("0.0", 0, 1, "program", "side"): "aside number 0",
-        ("0.1", 0, 0, "critic", None): "judge it number 0",
-        ("0.1", 0, 1, "program", "side"): "aside number 0",
+        ("0", 0, "", "program", "main"): "hello there number 0",
+        ("0", 1, "", "program", "main"): "hello there number 1",
+        ("0.0", 0, "0", "critic", None): "judge it number 0",
+        ("0.0", 0, "1", "program", "side"): "aside number 0",
+        ("0.1", 0, "0", "critic", None): "judge it number 0",
+        ("0.1", 0, "1", "program", "side"): "aside number 0",
     }
     assert live.result.results == run(program, model=model(), seed=1).results
 

@@ -107,9 +107,16 @@ class Supervisor(ABC):
         """The settings: what `__init__` takes and the instance keeps by the same name. Numbers always show,
         since they say how large a search is, other settings only where they differ from the default."""
         shown = [
-            f"{name}={value!r}"
+            f"{name}={_shown(value)}"
             for name, parameter in inspect.signature(type(self)).parameters.items()
             if (value := getattr(self, name, parameter.default)) != parameter.default
             or isinstance(value, (int, float))
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _shown(value: object) -> str:
+    """A setting, the same in every process: without the address of a function."""
+    if inspect.isroutine(value):
+        return f"{value.__module__}.{value.__qualname__}"
+    return repr(value)
