@@ -178,9 +178,7 @@ class Session:
         registration = self._registrations.get((client, agent))
         if registration is None or not registration.done():
             await self._register(client, agent)
-        return await client.complete(
-            self._request(call, transition), self._listener(call, transition, agent)
-        )
+        return await client.complete(self._request(call, transition), self._listener(call, transition, agent))
 
     def call_now(self, call: Gen, transition: Transition) -> Reply | None:
         """The model's answer if nothing has to be waited for; None and no effect otherwise."""
@@ -191,9 +189,13 @@ class Session:
         client = self._client_of(caller)
         if self._on_piece is not None or (client, agent) not in self._registrations:
             return None
-        # Looked at before the model is asked, because an answer would be lost.
+        # Counted when it is known whether the call is made here; looked at before, or an answer would be lost.
         caller.meter.check()
-        done = client.answer_now(self._request(call, transition))
+        try:
+            done = client.answer_now(self._request(call, transition))
+        except Exception:
+            caller.meter.admit()
+            raise
         if done is None:
             return None
         caller.meter.admit()

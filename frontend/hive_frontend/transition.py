@@ -46,7 +46,19 @@ class Key(NamedTuple):
 class Transition:
     """Where an operation is performed: for which state, for which of its firings, by whom."""
 
-    __slots__ = ("_inner", "answers", "caller", "firing", "name", "parts", "path", "replies", "run", "session", "state")
+    __slots__ = (
+        "_inner",
+        "answers",
+        "caller",
+        "firing",
+        "name",
+        "parts",
+        "path",
+        "replies",
+        "run",
+        "session",
+        "state",
+    )
 
     def __init__(
         self,

@@ -107,7 +107,7 @@ class Supervisor(ABC):
         """The settings: what `__init__` takes and the instance keeps by the same name. Numbers always show,
         since they say how large a search is, other settings only where they differ from the default."""
         shown = [
-            f"{name}={_shown(value)}"
+            f"{name}={show_setting(value)}"
             for name, parameter in inspect.signature(type(self)).parameters.items()
             if (value := getattr(self, name, parameter.default)) != parameter.default
             or isinstance(value, (int, float))
@@ -115,7 +115,7 @@ class Supervisor(ABC):
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def _shown(value: object) -> str:
+def show_setting(value: object) -> str:
     """A setting, the same in every process: without the address of a function."""
     if inspect.isroutine(value):
         return f"{value.__module__}.{value.__qualname__}"

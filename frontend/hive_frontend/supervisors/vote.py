@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hive_frontend.state import State
-from hive_frontend.supervisors.base import Ask
+from hive_frontend.supervisors.base import Ask, show_setting
 from hive_frontend.supervisors.searcher import lineage
 from hive_frontend.supervisors.settings import Check
 
@@ -54,6 +54,10 @@ class Vote:
     def __deepcopy__(self, memo: dict[int, Any]) -> Vote:
         """Runs copy their supervisor, but the agent that votes is the same in all of them."""
         return self
+
+    def __repr__(self) -> str:
+        text = "" if self.text is None else f", text={show_setting(self.text)}"
+        return f"Vote({self.agent!r}, votes={self.votes}{text})"
 
     def asks(self, candidates: Sequence[State], ballot: int) -> list[Ask]:
         """The questions of one ballot, which has this number among the ballots of the search."""
