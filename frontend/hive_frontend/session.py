@@ -90,7 +90,8 @@ class Session:
         self._on_piece = on_piece
         self._started: float | None = None
         self._roots = 0
-        self._registrations: dict[tuple[Client, str], asyncio.Task[None]] = {}
+        self._registrations: dict[tuple[Client, str], asyncio.Task[None] | None] = {}
+        """Who is known to whom; None where nothing had to be waited for."""
 
     async def __aenter__(self) -> Session:
         if self._started is not None:
@@ -105,7 +106,8 @@ class Session:
         leave(self._token)
         self._wall_s = self.elapsed
         for registration in self._registrations.values():
-            registration.cancel()
+            if registration is not None:
+                registration.cancel()
         try:
             for client in dict.fromkeys(client for client, _ in self._registrations):
                 await client.end_session(self.id)
@@ -175,10 +177,16 @@ class Session:
         return self._keep(done, agent, transition)
 
     async def _ask(self, client: Client, call: Gen, transition: Transition, agent: str) -> Completion:
-        registration = self._registrations.get((client, agent))
-        if registration is None or not registration.done():
-            await self._register(client, agent)
-        return await client.complete(self._request(call, transition), self._listener(call, transition, agent))
+        if (client, agent) in self._registrations:
+            registration = self._registrations[client, agent]
+        else:
+            registration = self._register(client, agent)
+        if registration is not None and not registration.done():
+            # Shielded: a cancelled branch must not take away the registration that others wait for.
+            await asyncio.shield(registration)
+        return await client.complete(
+            self._request(call, transition), self._listener(call, transition, agent)
+        )
 
     def call_now(self, call: Gen, transition: Transition) -> Reply | None:
         """The model's answer if nothing has to be waited for; None and no effect otherwise."""
@@ -187,8 +195,12 @@ class Session:
             return self._count(known, agent)
         caller = transition.caller
         client = self._client_of(caller)
-        if self._on_piece is not None or (client, agent) not in self._registrations:
+        if self._on_piece is not None:
             return None
+        if (client, agent) not in self._registrations:
+            if not client.register_now(check_label("agent", agent), self.id):
+                return None
+            self._registrations[client, agent] = None
         # Counted when it is known whether the call is made here; looked at before, or an answer would be lost.
         caller.meter.check()
         try:
@@ -275,18 +287,13 @@ class Session:
 
         return listen
 
-    async def _register(self, client: Client, agent: str) -> None:
+    def _register(self, client: Client, agent: str) -> asyncio.Task[None]:
         """Register `agent` before its first call; calls that come meanwhile wait for the same registration."""
-        registration = self._registrations.get((client, agent))
-        if registration is None:
-            check_label("agent", agent)
-            registration = asyncio.ensure_future(client.register(agent, self.id))
-            self._registrations[client, agent] = registration
-            registration.add_done_callback(lambda task: self._forget_if_failed(task, (client, agent)))
-        if not registration.done():
-            # Shielded: a cancelled branch must not take away the registration that others wait for.
-            await asyncio.shield(registration)
-        registration.result()
+        key = client, check_label("agent", agent)
+        registration = asyncio.ensure_future(client.register(agent, self.id))
+        self._registrations[key] = registration
+        registration.add_done_callback(lambda task: self._forget_if_failed(task, key))
+        return registration
 
     def _forget_if_failed(self, task: asyncio.Task[None], key: tuple[Client, str]) -> None:
         if task.cancelled() or task.exception() is not None:

@@ -49,7 +49,14 @@ class FunctionModel(Client):
     ) -> None:
         self._function = function
         self._delay = delay
-        self._may_wait = delay is not None or _is_async(function)
+        kind = type(self)
+        # What a subclass does in `complete` or `register` must not be gone around.
+        self._may_wait = (
+            delay is not None
+            or _is_async(function)
+            or kind.complete is not FunctionModel.complete
+            or kind.register is not FunctionModel.register
+        )
         self.calls: list[Request] = []
         """The requests so far, in the order in which they came."""
         self.agents: list[str] = []
@@ -101,6 +108,12 @@ class FunctionModel(Client):
 
     async def register(self, agent: str, session: str) -> None:
         self.agents.append(agent)
+
+    def register_now(self, agent: str, session: str) -> bool:
+        if self._may_wait:
+            return False
+        self.agents.append(agent)
+        return True
 
     async def end_session(self, session: str) -> None:
         self.ended.append(session)

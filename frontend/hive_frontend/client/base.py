@@ -177,6 +177,10 @@ class Client(ABC):
     async def register(self, agent: str, session: str) -> None:  # noqa: B027
         """Tell the model's server that `agent` will call within `session`; comes before its first call."""
 
+    def register_now(self, agent: str, session: str) -> bool:
+        """The same, if nothing has to be waited for; False when `register` must be awaited."""
+        return False
+
     async def end_session(self, session: str) -> None:  # noqa: B027
         """Tell the model's server that `session` sends no more calls."""
 

@@ -90,11 +90,13 @@ class Searcher(Supervisor, Generic[B]):
 
     def ask(self, books: B) -> list[Decision]:
         """What to do now."""
+        if not books.going and (books.in_flight or books.over):
+            return []
         decisions: list[Decision] = []
         if books.going:
             decisions += books.going
             books.going = []
-        elif not books.in_flight and not books.over:
+        else:
             arrived, books.arrived = sorted(books.arrived, key=lambda state: state.path), []
             decisions += self.decide(books, arrived)
             books.over = all(isinstance(decision, Drop) for decision in decisions)
