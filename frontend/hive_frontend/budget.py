@@ -64,9 +64,10 @@ class Meter:
 
     def admit(self) -> None:
         """Count one call that is about to be made; `BudgetExceeded` if it may not be."""
-        self.check()
-        for meter in self._chain:
-            meter._calls += 1
+        if self._chain:
+            self.check()
+            for meter in self._chain:
+                meter._calls += 1
 
     def recall(self, reply: Reply) -> None:
         """Count a call that was made, and paid for, before the run was interrupted."""

@@ -61,10 +61,10 @@ class Gen(Operation[Any]):
 
     def _settle(self, reply: Reply, transition: Transition) -> Any:
         """Take the answer: into the dialogue and into the books; returns what the awaiting code gets."""
-        transition.replies.append(reply)
+        transition.replies = (reply,)
         if self.dialogue is not None:
             if transition.parts:
-                transition.answers.append((self.dialogue, reply))
+                transition.answers = ((self.dialogue, reply),)
             else:
                 self.dialogue.assistant(reply)
         return reply if self.schema is None else parse_as(self.schema, reply)
@@ -151,9 +151,8 @@ class Gather(Operation[list[Any]]):
 
     def _settle(self, done: list[tuple[Transition, Any]], transition: Transition) -> list[Any]:
         """Take all answers, in the order of the parts, whichever came first; returns the results."""
-        for inner, _ in done:
-            transition.replies += inner.replies
-            transition.answers += inner.answers
+        transition.replies = tuple(reply for inner, _ in done for reply in inner.replies)
+        transition.answers = tuple(answer for inner, _ in done for answer in inner.answers)
         if not transition.parts:
             for dialogue, reply in transition.answers:
                 dialogue.assistant(reply)
@@ -247,14 +246,14 @@ def gen(
         () if choices is None else _checked_choices(choices),
     )
     return Gen(
-        messages=() if raw else as_messages(prompt),
-        prompt=str(prompt) if raw else None,
-        sampling=sampling,
-        name=name,
-        agent=None if agent is None else check_label("agent", agent),
-        sample=sample,
-        dialogue=prompt if isinstance(prompt, Dialogue) else None,
-        schema=schema,
+        () if raw else as_messages(prompt),
+        str(prompt) if raw else None,
+        sampling,
+        name,
+        None if agent is None else check_label("agent", agent),
+        sample,
+        prompt if isinstance(prompt, Dialogue) else None,
+        schema,
     )
 
 

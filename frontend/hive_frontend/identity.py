@@ -36,6 +36,12 @@ def state_id(path: Sequence[int]) -> str:
     return f"h:{blake2b(plain.encode(), digest_size=16).hexdigest()}"
 
 
+def next_id(before: str, path: Sequence[int]) -> str:
+    """`state_id(path)`, given that of the state before it on the path."""
+    plain = f"{before}.{path[-1]}"
+    return plain if len(plain) <= _MAX_PLAIN_ID and not before.startswith("h:") else state_id(path)
+
+
 @functools.lru_cache(maxsize=256)
 def call_seed(run_seed: int, path: Path, call: str, firing: int | None = None) -> int:
     """The base seed of the samples of one call: of the request `call` in the transitions of a state.

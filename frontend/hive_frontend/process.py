@@ -53,7 +53,8 @@ def resume(waiting: Waiting, answer: Any) -> Waiting | Ended:
 
     The branch is used up: what it goes on with are the variables themselves.
     """
-    *stack, (program, point, variables) = waiting.frames
+    stack = list(waiting.frames)
+    program, point, variables = stack.pop()
     return _run(stack, program, point, variables, answer)
 
 
@@ -109,12 +110,12 @@ def fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
     """A copy of a suspended branch for one branch of several, under one memo: what was the same object in
     two places is so in the copy. `ForkError` names what cannot be copied."""
     frames = []
-    for frame in waiting.frames:
-        program = frame.program
-        memo.update(program.outer_objects())
+    for program, _, variables in waiting.frames:
+        if outer := program.outer_objects():
+            memo.update(outer)
         for name in program.shared:
-            if name in frame.variables:
-                memo[id(frame.variables[name])] = frame.variables[name]
+            if name in variables:
+                memo[id(variables[name])] = variables[name]
     for program, point, variables in waiting.frames:
         copied = {}
         name = ""

@@ -11,6 +11,8 @@ class Reply(str):
     A real `str`: parse it, format it, store it. Immutable, so that forks share it instead of copying it.
     """
 
+    __slots__ = ("finish_reason", "tokens_generated", "tokens_replayed")
+
     tokens_generated: int
     """Tokens of this reply that the model computed; replayed ones come on top."""
     tokens_replayed: int

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hive_frontend import process
 from hive_frontend.compiler import Yield
@@ -28,16 +27,17 @@ if TYPE_CHECKING:
 OnEvent = Callable[[Event], object]
 
 
-@dataclass(slots=True)
-class _Record:
+class _Record(NamedTuple):
     """What the search tree says about a state."""
 
     state: State
-    agent: str
-    above: State | None
+    search: Search
     calls: tuple[Gen, ...]
     line: int | None
-    of_run: bool
+
+    @property
+    def above(self) -> State | None:
+        return self.state.parent or self.search.above
 
 
 class Run:
@@ -126,14 +126,13 @@ class Run:
     def enter(self, search: Search, state: State) -> None:
         """Take up a new state."""
         waiting = state.waiting
-        self._records[state.path] = _Record(
-            state,
-            search.agent.name,
-            state.parent or search.above,
-            () if waiting is None or isinstance(waiting.operation, Yield) else waiting.operation.calls,
-            waiting.point.line if waiting is not None else None,
-            search.above is None,
-        )
+        if waiting is None:
+            record = _Record(state, search, (), None)
+        else:
+            operation = waiting.operation
+            calls = () if isinstance(operation, Yield) else operation.calls
+            record = _Record(state, search, calls, waiting.point.line)
+        self._records[state.path] = record
         kind: EventKind = "committed"
         if state.kind == "waiting":
             self.alive += 1
@@ -172,7 +171,7 @@ class Run:
         event = Event(
             kind=kind,
             progress=progress,
-            agent=self._records[state.path].agent if state else None,
+            agent=self._records[state.path].search.agent.name if state else None,
             state=state.id if state else None,
             name=state.name if state else None,
             step=state.parent.name if state and state.parent else None,
@@ -251,7 +250,7 @@ def _node(record: _Record) -> TreeNode:
     state = record.state
     status: Status = "expanded" if state.fired else "pruned"
     if state.kind == "final":
-        status = "result" if record.of_run else "returned"
+        status = "result" if record.search.above is None else "returned"
     elif state.kind == "dead":
         status = "dead"
     return TreeNode(
@@ -259,7 +258,7 @@ def _node(record: _Record) -> TreeNode:
         parent=record.above.id if record.above else None,
         name=state.name,
         line=record.line,
-        agent=record.agent,
+        agent=record.search.agent.name,
         status=status,
         score=state.score,
         replies=[str(reply) for reply in state.replies],

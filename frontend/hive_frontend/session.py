@@ -184,9 +184,7 @@ class Session:
         if registration is not None and not registration.done():
             # Shielded: a cancelled branch must not take away the registration that others wait for.
             await asyncio.shield(registration)
-        return await client.complete(
-            self._request(call, transition), self._listener(call, transition, agent)
-        )
+        return await client.complete(self._request(call, transition), self._listener(call, transition, agent))
 
     def call_now(self, call: Gen, transition: Transition) -> Reply | None:
         """The model's answer if nothing has to be waited for; None and no effect otherwise."""

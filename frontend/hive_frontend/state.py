@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from hive_frontend.flow_graph import FAIL, RETURN, YIELD
-from hive_frontend.identity import Path, state_id
+from hive_frontend.identity import Path, next_id, state_id
 
 if TYPE_CHECKING:
     from hive_frontend.process import Waiting
@@ -107,7 +107,7 @@ class State:
     def id(self) -> str:
         """The path in one word, as the server gets it."""
         if self._id is None:
-            self._id = state_id(self.path)
+            self._id = next_id(self.parent.id, self.path) if self.parent else state_id(self.path)
         return self._id
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -84,9 +85,9 @@ class Transition:
         """Which part of a gather is performed, and which part of a gather within that; empty outside one."""
         self.name = name
         """What the gather is called whose part is performed."""
-        self.replies: list[Reply] = []
+        self.replies: Sequence[Reply] = ()
         """What the model answered in this transition."""
-        self.answers: list[tuple[Dialogue, Reply]] = []
+        self.answers: Sequence[tuple[Dialogue, Reply]] = ()
         """Answers to dialogues that are kept until all parts of a gather are done."""
         self._inner = 0
 

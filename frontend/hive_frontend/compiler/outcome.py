@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from hive_frontend.operation import Operation
 
@@ -36,8 +36,7 @@ class Yield:
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Suspended:
+class Suspended(NamedTuple):
     """The code reached an await or a yield: which, what it waits for, and with which variables it goes on."""
 
     point: Point

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +15,7 @@ from hive_frontend.compiler.outcome import Invoke, Outcome, Point, Returned, Sus
 from hive_frontend.compiler.support import BoundBuiltin, is_bound_builtin
 from hive_frontend.compiler.tracebacks import without_own_frames
 from hive_frontend.flow_graph import FlowGraph
+from hive_frontend.fork import ATOMS
 
 __all__ = [
     "BoundBuiltin",
@@ -109,9 +111,18 @@ class Program:
         all forks: `if best is MISSING` stays true.
         """
         function = self.function
-        objects = [function.__globals__[n] for n in function.__code__.co_names if n in function.__globals__]
-        objects += [cell.cell_contents for cell in function.__closure__ or () if _is_set(cell)]
+        outer = function.__globals__
+        # Looked up anew every time: a helper may have given the name another value.
+        objects = [found for name in self._outer_names if type(found := outer.get(name)) not in ATOMS]
+        if function.__closure__:
+            objects += [cell.cell_contents for cell in function.__closure__ if _is_set(cell)]
         return {id(found): found for found in objects}
+
+    @cached_property
+    def _outer_names(self) -> tuple[str, ...]:
+        """The global names that the function reads."""
+        instructions = dis.get_instructions(self.function.__code__)
+        return tuple(dict.fromkeys(each.argval for each in instructions if each.opname == "LOAD_GLOBAL"))
 
     def describe(self, variable: str) -> str:
         """A variable of a state, for messages."""

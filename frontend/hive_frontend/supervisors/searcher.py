@@ -30,10 +30,11 @@ the next round. That is the reason why a search does not depend on who answers f
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from hive_frontend.identity import Path
 from hive_frontend.state import State
@@ -66,6 +67,10 @@ class Searcher(Supervisor, Generic[B]):
     """
 
     _books: B
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Runs share the settings, which never change, and have books of their own."""
+        return copy.copy(self)
 
     @abstractmethod
     def begin(self) -> B:
