@@ -70,23 +70,25 @@ class Search:
         """Firings that have their answer, and final states of agents that the supervisor asked."""
         self._error: BaseException | None = None
         self._call: asyncio.Future[None] | None = None
+        self._scope = Scope(run.session)
+        """What all stretches of the agent's code run in, one after the other."""
         run.session.check_code(agent.name, agent.program.code_hash)
 
     def start(self, root: Path, code: Callable[[], Waiting | Ended], score: float | None = None) -> State:
         """The first state, to which `code` leads."""
         self._root = root
-        scope = Scope(self._run.session)
-        token = enter(scope)
+        token = enter(self._scope)
         try:
             outcome = code()
         except BaseException as error:
             return self._stop(root, None, error, (), score)
         finally:
             leave(token)
-        return self._reach(root, None, outcome, (), score if scope.score is None else scope.score)
+        return self._reach(root, None, outcome, (), score)
 
     async def explore(self, first: State) -> None:
         """Fire states until the supervisor wants no more; `finals` and `dead` have what came of it."""
+        token = enter(self._scope)
         try:
             self._supervisor.init([first])
             self._decide()
@@ -112,6 +114,7 @@ class Search:
                 else:
                     break
         finally:
+            leave(token)
             self._run.slots.leave(self)
             if self._tasks:
                 tasks, self._tasks = list(self._tasks), {}
@@ -286,17 +289,12 @@ class Search:
         transition = firing.transition
         path = (*state.path, transition.firing)
         replies = tuple(transition.replies)
-        score = state.score
-        scope = Scope(run.session)
-        token = enter(scope)
         try:
             outcome = process.resume(firing.waiting, firing.answer)
         except BaseException as error:
-            new = self._stop(path, state, error, replies, score)
+            new = self._stop(path, state, error, replies, state.score)
         else:
-            new = self._reach(path, state, outcome, replies, score if scope.score is None else scope.score)
-        finally:
-            leave(token)
+            new = self._reach(path, state, outcome, replies, state.score)
         if type(firing.answer) is Thrown and not state.sleeping:
             # The run goes on from here, so it must do so again when it is resumed.
             run.session.keep_error(transition, firing.answer.error)
@@ -313,7 +311,10 @@ class Search:
         replies: tuple[Reply, ...],
         score: float | None,
     ) -> State:
-        """Enter the state that a stretch of the agent's code led to."""
+        """Enter the state that a stretch of the agent's code led to; `score` holds if that code gave none."""
+        given, self._scope.score = self._scope.score, None
+        if given is not None:
+            score = given
         if type(outcome) is Waiting:
             operation = outcome.operation
             if isinstance(operation, Yield):
@@ -348,6 +349,7 @@ class Search:
         score: float | None,
     ) -> State:
         """Enter the dead end that the agent's code led to, or raise what ends the run."""
+        self._scope.score = None
         if not isinstance(error, (BranchFailed, BudgetExceeded)):
             where = f"after state {parent.name!r} ({parent.id})" if parent else "before its first await"
             error.add_note(f"raised by agent {self.agent.name!r} {where}")
