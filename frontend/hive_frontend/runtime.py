@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from hive_frontend.agent import Agent
 from hive_frontend.budget import Budget
 from hive_frontend.client.base import Client
+from hive_frontend.client.transport import Transport
 from hive_frontend.errors import NoModelError
 from hive_frontend.events import Piece
 from hive_frontend.journal import Journal, describe_arguments
@@ -149,9 +150,11 @@ def run(
                 **kwargs,
             )
         finally:
-            # The event loop ends here, and with it the use of all connections made in it.
+            # The event loop ends here, and with it the use of all connections made in it: also of clients
+            # that agents have for themselves.
             if isinstance(model, Client):
                 await model.aclose()
+            await Transport.close_all()
 
     def in_new_loop() -> RunResult[R]:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:

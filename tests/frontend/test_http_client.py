@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
+import warnings
 from typing import Any
 
 import pytest
@@ -637,3 +639,18 @@ async def test_one_client_for_several_loops() -> None:
 def test_bad_settings(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         HttpClient(**arguments)
+
+
+async def test_run_closes_the_connections_of_models_that_agents_have_for_themselves() -> None:
+    async with Server({**HIVE, **SGLANG}) as server:
+
+        @agent(model=server.url)
+        async def program() -> str:
+            return await gen("hello", raw=True)
+
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", ResourceWarning)
+            result = await asyncio.to_thread(run, program)
+            gc.collect()
+        assert result.value == " world"
+        assert [str(each.message) for each in told if each.category is ResourceWarning] == []

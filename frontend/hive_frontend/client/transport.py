@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import httpx
 import tenacity
@@ -48,6 +48,9 @@ class Connection:
         """Work that several calls may wait for."""
 
 
+_all: WeakSet[Transport] = WeakSet()
+
+
 class Transport:
     """Requests to the server at `url`. Errors of the transport are tried again, answers of the server are not.
 
@@ -65,6 +68,7 @@ class Transport:
         self._use_proxies = parts.hostname not in _LOOPBACK
         # Connections belong to an event loop; one client may serve several run() calls, each with its own.
         self._connections: WeakKeyDictionary[asyncio.AbstractEventLoop, Connection] = WeakKeyDictionary()
+        _all.add(self)
 
     async def send(
         self, method: str, path: str, body: Json | None, *, attempts: int, missing_ok: bool = False
@@ -147,6 +151,12 @@ class Transport:
             for task in connection.tasks.values():
                 task.cancel()
             await connection.http.aclose()
+
+    @staticmethod
+    async def close_all() -> None:
+        """Let go of all connections of the running event loop, which is about to end."""
+        for transport in list(_all):
+            await transport.aclose()
 
     async def _patiently(
         self,
