@@ -57,7 +57,10 @@ class Ask(Operation[Any]):
         return self
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        return (yield self)
+        reply = yield self
+        if isinstance(reply, Thrown):
+            raise reply.error
+        return reply
 
 
 def ask(text: object) -> Ask:
@@ -91,6 +94,18 @@ def spelled(error: BaseException | None) -> str:
     return repr(error)
 
 
+def lines_of(trace: Any, filename: str) -> list[tuple[str, int | None]]:
+    """Functions and lines in a traceback, as far as they are in files whose names begin so.
+
+    Without the frames that comprehensions have before Python 3.12.
+    """
+    return [
+        (frame.name, frame.lineno)
+        for frame in traceback.extract_tb(trace)
+        if frame.filename.startswith(filename) and not frame.name.endswith("comp>")
+    ]
+
+
 def handled() -> str:
     """What is being handled, and what was being handled when that was raised."""
     error, found = sys.exception(), []
@@ -113,7 +128,7 @@ class Manager:
         return self.number
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
-        lines = [frame.lineno for frame in traceback.extract_tb(trace) if frame.filename.startswith("<pro")]
+        lines = [line for _, line in lines_of(trace, "<program ")]
         LOG.append(("exit", self.number, spelled(error), handled(), lines))
         if self.number % 5 == 4:
             raise Failed("leaving")
@@ -158,6 +173,14 @@ def _answer(text: str) -> str:
     return str(digest % 7)
 
 
+def _reply(operation: Any) -> Any:
+    """The answer, as a program takes it."""
+    try:
+        return answer(operation)
+    except Failed as error:
+        return Thrown(error.with_traceback(None))
+
+
 # Native runs
 
 
@@ -165,44 +188,31 @@ def behave_natively(function: FunctionType, *args: Any, **kwargs: Any) -> Behavi
     """What Python makes of the function."""
 
     def run() -> Any:
-        if inspect.isasyncgenfunction(function):
-            return _drive_generator(function(*args, **kwargs))
-        return _drive(function(*args, **kwargs).send, None)
+        called = function(*args, **kwargs)
+        return _drive_generator(called) if inspect.isasyncgenfunction(function) else _drive(called)
 
     return _observed(function, run)
 
 
-def _drive(
-    send: Callable[[Any], Any], first: Any, throw: Callable[[BaseException], Any] | None = None
-) -> Any:
-    throw = throw or send.__self__.throw  # type: ignore[attr-defined]
-    step = lambda: send(first)  # noqa: E731
+def _drive(coroutine: Any) -> Any:
+    reply = None
     while True:
         try:
-            operation = step()
+            operation = coroutine.send(reply)
         except StopIteration as stop:
             return stop.value
-        step = _step(operation, send, throw)
-
-
-def _step(operation: Any, send: Callable[[Any], Any], throw: Callable[[BaseException], Any]) -> Any:
-    """The call that goes on with the answer to `operation`."""
-    try:
-        reply = answer(operation)
-    except Failed as error:
-        failure = error.with_traceback(None)
-        return lambda: throw(failure)
-    return lambda: send(reply)
+        reply = _reply(operation)
 
 
 def _drive_generator(generator: Any) -> None:
     turn = generator.asend(None)
     while True:
         try:
-            value = _drive(turn.send, None)
+            value = _drive(turn)
         except StopAsyncIteration:
             return
-        turn = _step(value, generator.asend, generator.athrow)()
+        reply = _reply(value)
+        turn = generator.athrow(reply.error) if isinstance(reply, Thrown) else generator.asend(reply)
 
 
 # Compiled runs
@@ -245,20 +255,14 @@ def behave_compiled(function: FunctionType, *args: Any, forking: bool = False, *
                 sibling = state.fork()
                 if step % 2:
                     state, sibling = sibling, state
-            reply = _reply(state.operation)
+            operation = state.operation
+            reply = _reply(operation.value if isinstance(operation, Yield) else operation)
             if sibling is not None:
                 _take_step(sibling, reply)
             state = _resume(state, reply)
         raise AssertionError("the program does not end")
 
     return _observed(function, run)
-
-
-def _reply(operation: Any) -> Any:
-    try:
-        return answer(operation.value if isinstance(operation, Yield) else operation)
-    except Failed as error:
-        return Thrown(error.with_traceback(None))
 
 
 def _take_step(sibling: Branch, reply: Any) -> None:
@@ -319,14 +323,7 @@ def _observed(function: FunctionType, run: Callable[[], Any]) -> Behaviour:
 
 def _explain(error: BaseException, filename: str) -> str:
     """Type and message of an exception, the lines of the program in its traceback, and where it came from."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [
-        (frame.name, frame.lineno)
-        for frame in frames
-        # Before Python 3.12, comprehensions have frames of their own.
-        if frame.filename == filename and not frame.name.endswith("comp>")
-    ]
-    text = f"{spelled(error)} at {lines}"
+    text = f"{spelled(error)} at {lines_of(error.__traceback__, filename)}"
     if error.__cause__ is not None:
         text += f" caused by ({_explain(error.__cause__, filename)})"
     if error.__context__ is not None:

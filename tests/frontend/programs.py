@@ -147,8 +147,8 @@ class _Writer:
         if self.maybe():
             clauses += f" if {inside.value(depth - 1)} > 1"
         if self.maybe():
-            inside = replace(inside, names=(*self.names, "k", "l"))
             clauses += f" for l in [{inside.value(0)}, k]"
+            inside = replace(inside, names=(*self.names, "k", "l"))
         element = inside.value(depth - 1)
         # An iteration variable cannot be the target of a walrus, and no other is.
         match self.pick(["list", "list", "set", "dict", "nested"]):
