@@ -648,6 +648,7 @@ async def test_run_closes_the_connections_of_models_that_agents_have_for_themsel
         async def program() -> str:
             return await gen("hello", raw=True)
 
+        gc.collect()  # What other tests left behind is not told here.
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", ResourceWarning)
             result = await asyncio.to_thread(run, program)
