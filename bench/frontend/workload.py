@@ -76,7 +76,7 @@ def requests(task: str, thought: Thought, seed: int, session: str) -> list[Reque
     What is the same for all of them is computed once.
     """
     messages = (Message("user", prompt(task, thought.steps)),)
-    base, state = call_seed(seed, thought.path, ""), state_id(thought.path)
+    base, state = call_seed(seed, thought.path, "0"), state_id(thought.path)
     return [
         Request(messages, _SAMPLING, base, climb.name, session, state, sample, None, "step")
         for sample in range(BRANCHING)

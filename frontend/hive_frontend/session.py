@@ -231,7 +231,7 @@ class Session:
         return Request(
             call.messages,
             call.sampling,
-            call_seed(self.seed, transition.path, part, own),
+            call_seed(self.seed, transition.path, part or "0", own),
             call.agent or caller.agent,
             self.id,
             f"{state}/{part}" if part else state,
