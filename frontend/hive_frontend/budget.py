@@ -57,6 +57,11 @@ class Meter:
         fork._chain = [fork, *self._chain[1:]]
         return fork
 
+    @property
+    def limited(self) -> bool:
+        """Whether there is any limit at all."""
+        return bool(self._chain)
+
     def check(self) -> None:
         """`BudgetExceeded` if no further call may be made."""
         for meter in self._chain:
@@ -64,10 +69,9 @@ class Meter:
 
     def admit(self) -> None:
         """Count one call that is about to be made; `BudgetExceeded` if it may not be."""
-        if self._chain:
-            self.check()
-            for meter in self._chain:
-                meter._calls += 1
+        self.check()
+        for meter in self._chain:
+            meter._calls += 1
 
     def recall(self, reply: Reply) -> None:
         """Count a call that was made, and paid for, before the run was interrupted."""

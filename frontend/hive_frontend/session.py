@@ -188,27 +188,30 @@ class Session:
 
     def call_now(self, call: Gen, transition: Transition) -> Reply | None:
         """The model's answer if nothing has to be waited for; None and no effect otherwise."""
-        agent = call.agent or transition.caller.agent
-        if (known := self._recall(transition)) is not None:
-            return self._count(known, agent)
         caller = transition.caller
-        client = self._client_of(caller)
-        if self._on_piece is not None:
+        agent = call.agent or caller.agent
+        if self._journal is not None and (known := self._recall(transition)) is not None:
+            return self._count(known, agent)
+        client = caller.client or self._client
+        if client is None or not client.answers_now or self._on_piece is not None:
             return None
         if (client, agent) not in self._registrations:
             if not client.register_now(check_label("agent", agent), self.id):
                 return None
             self._registrations[client, agent] = None
         # Counted when it is known whether the call is made here; looked at before, or an answer would be lost.
-        caller.meter.check()
+        meter = caller.meter
+        if meter.limited:
+            meter.check()
         try:
             done = client.answer_now(self._request(call, transition))
         except Exception:
-            caller.meter.admit()
+            meter.admit()
             raise
         if done is None:
             return None
-        caller.meter.admit()
+        if meter.limited:
+            meter.admit()
         return self._keep(done, agent, transition)
 
     def _client_of(self, caller: Caller) -> Client:
@@ -261,7 +264,8 @@ class Session:
         reply = Reply(done.text, done.tokens_generated, done.tokens_replayed, done.finish_reason)
         if self._journal is not None:
             self._journal.add_reply(transition.key, reply)
-        transition.caller.meter.charge(reply)
+        if transition.caller.meter.limited:
+            transition.caller.meter.charge(reply)
         return self._count(reply, agent)
 
     def _count(self, reply: Reply, agent: str) -> Reply:

@@ -51,11 +51,11 @@ class FunctionModel(Client):
         self._delay = delay
         kind = type(self)
         # What a subclass does in `complete` or `register` must not be gone around.
-        self._may_wait = (
-            delay is not None
-            or _is_async(function)
-            or kind.complete is not FunctionModel.complete
-            or kind.register is not FunctionModel.register
+        self.answers_now = (
+            delay is None
+            and not _is_async(function)
+            and kind.complete is FunctionModel.complete
+            and kind.register is FunctionModel.register
         )
         self.calls: list[Request] = []
         """The requests so far, in the order in which they came."""
@@ -65,7 +65,7 @@ class FunctionModel(Client):
         """The sessions that ended, in order."""
 
     def answer_now(self, request: Request) -> Completion | None:
-        if self._may_wait:
+        if not self.answers_now:
             return None
         self.calls.append(request)
         answer = self._function(request)
@@ -110,7 +110,7 @@ class FunctionModel(Client):
         self.agents.append(agent)
 
     def register_now(self, agent: str, session: str) -> bool:
-        if self._may_wait:
+        if not self.answers_now:
             return False
         self.agents.append(agent)
         return True

@@ -160,6 +160,9 @@ class Client(ABC):
         the text of the completion.
         """
 
+    answers_now: bool = False
+    """Whether it is worth asking for answers that are there at once."""
+
     def answer_now(self, request: Request) -> Completion | None:
         """The answer, if the model has it without waiting for anything; None when `complete` must be awaited.
 
