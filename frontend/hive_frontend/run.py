@@ -28,16 +28,19 @@ OnEvent = Callable[[Event], object]
 
 
 class _Record(NamedTuple):
-    """What the search tree says about a state."""
+    """What the search tree says about a state.
+
+    It does not hold the search, which holds the run: what a run leaves is free as soon as nobody wants it, without
+    a collection of cycles.
+    """
 
     state: State
-    search: Search
+    agent: str
+    above: State | None
+    of_run: bool
+    """Whether it is a state of the run's own agent."""
     calls: tuple[Gen, ...]
     line: int | None
-
-    @property
-    def above(self) -> State | None:
-        return self.state.parent or self.search.above
 
 
 class Run:
@@ -125,14 +128,16 @@ class Run:
 
     def enter(self, search: Search, state: State) -> None:
         """Take up a new state."""
-        waiting = state.waiting
-        if waiting is None:
-            record = _Record(state, search, (), None)
-        else:
-            operation = waiting.operation
-            calls = () if isinstance(operation, Yield) else operation.calls
-            record = _Record(state, search, calls, waiting.point.line)
-        self._records[state.path] = record
+        waiting, line = state.waiting, None
+        calls: tuple[Gen, ...] = ()
+        if waiting is not None:
+            line = waiting.point.line
+            if not isinstance(waiting.operation, Yield):
+                calls = waiting.operation.calls
+        above = search.above
+        self._records[state.path] = _Record(
+            state, search.agent.name, state.parent or above, above is None, calls, line
+        )
         kind: EventKind = "committed"
         if state.kind == "waiting":
             self.alive += 1
@@ -171,7 +176,7 @@ class Run:
         event = Event(
             kind=kind,
             progress=progress,
-            agent=self._records[state.path].search.agent.name if state else None,
+            agent=self._records[state.path].agent if state else None,
             state=state.id if state else None,
             name=state.name if state else None,
             step=state.parent.name if state and state.parent else None,
@@ -250,7 +255,7 @@ def _node(record: _Record) -> TreeNode:
     state = record.state
     status: Status = "expanded" if state.fired else "pruned"
     if state.kind == "final":
-        status = "result" if record.search.above is None else "returned"
+        status = "result" if record.of_run else "returned"
     elif state.kind == "dead":
         status = "dead"
     return TreeNode(
@@ -258,7 +263,7 @@ def _node(record: _Record) -> TreeNode:
         parent=record.above.id if record.above else None,
         name=state.name,
         line=record.line,
-        agent=record.search.agent.name,
+        agent=record.agent,
         status=status,
         score=state.score,
         replies=[str(reply) for reply in state.replies],
