@@ -125,8 +125,12 @@ def fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
         except Exception as error:
             raise ForkError(_explain(program, point, name, variables[name], error)) from error
         frames.append(Frame(program, point, copied))
+    # It is in the memo if a variable refers to it.
+    operation = memo.get(id(waiting.operation))
     try:
-        operation = fork.copy(waiting.operation, memo)
+        if operation is None:
+            kept = waiting.operation
+            operation = fork.copy(kept, memo) if isinstance(kept, Yield) else kept.__fork__(memo)
     except Exception as error:
         what = f"what is awaited there, of type {type(waiting.operation).__name__}"
         raise ForkError(_complaint(waiting.frames[-1], what, error)) from error

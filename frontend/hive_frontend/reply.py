@@ -27,7 +27,7 @@ class Reply(str):
         tokens_replayed: int = 0,
         finish_reason: str | None = None,
     ) -> Reply:
-        reply = super().__new__(cls, text)
+        reply = str.__new__(cls, text)
         reply.tokens_generated = tokens_generated
         reply.tokens_replayed = tokens_replayed
         reply.finish_reason = finish_reason

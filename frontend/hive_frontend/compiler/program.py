@@ -116,7 +116,7 @@ class Program:
         objects = [found for name in self._outer_names if type(found := outer.get(name)) not in ATOMS]
         if function.__closure__:
             objects += [cell.cell_contents for cell in function.__closure__ if _is_set(cell)]
-        return {id(found): found for found in objects}
+        return {id(found): found for found in objects} if objects else {}
 
     @cached_property
     def _outer_names(self) -> tuple[str, ...]:
