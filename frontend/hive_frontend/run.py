@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -80,7 +81,7 @@ class Run:
         self, agent: Agent[..., Any], arguments: dict[str, Any], caller: Caller, transition: Transition
     ) -> State:
         """Run another agent from its beginning, as part of a transition; its best final state."""
-        code = lambda: process.start(agent.program, arguments)  # noqa: E731
+        code = functools.partial(process.start, agent.program, arguments)
         return await self._search_inside(agent, code, None, caller, transition)
 
     async def search_on(
@@ -93,7 +94,7 @@ class Run:
         transition: Transition,
     ) -> State:
         """Run another agent on from a `yield`, as part of a transition; its best final state."""
-        code = lambda: process.resume(waiting, value)  # noqa: E731
+        code = functools.partial(process.resume, waiting, value)
         return await self._search_inside(agent, code, score, caller, transition)
 
     async def _search_inside(
