@@ -1,0 +1,1 @@
+"""Verilog repair: agents find and mend one broken line of a small design, and simulation decides."""
