@@ -36,6 +36,10 @@ def generate(request: Received) -> Answer:
     return 200, {"text": " world", "output_ids": [21, 22, 2], "meta_info": meta}
 
 
+WORLD = Completion(" world", 3, 4, "length", [ord(char) for char in "<user>q"], [21, 22, 2])
+"""What a client makes of the answer to the dialogue `q`: a Hive server's renderer tells the prompt's tokens."""
+
+
 def render(request: Received) -> Answer:
     """A template of a token per character; all of a prefix is kept."""
     text = "".join(f"<{message['role']}>{message['content']}" for message in request.body["messages"])
@@ -92,8 +96,8 @@ async def test_chat_with_a_hive_server() -> None:
         client = HttpClient(server.url, api_key="secret", tenant="lab")
         await client.register("judge", "s-1")
         request = ask("q", sample=4, temperature=0.5, top_k=5, stop=("\n",), choices=("a", "b"))
-        assert await client.complete(request) == Completion(" world", 3, 4, "length")
-        assert await client.complete(request._replace(sample=5)) == Completion(" world", 3, 4, "length")
+        assert await client.complete(request) == WORLD
+        assert await client.complete(request._replace(sample=5)) == WORLD
         await client.end_session("s-1")
         await client.aclose()
     first, second = server.asked("/generate")
@@ -167,7 +171,7 @@ async def test_concurrent_samples_ask_for_their_prompt_once() -> None:
         answers = await asyncio.gather(*calls, return_exceptions=True)
         await client.aclose()
     assert isinstance(answers[0], asyncio.CancelledError)
-    assert answers[1:] == [Completion(" world", 3, 4, "length")] * 4
+    assert answers[1:] == [WORLD] * 4
     assert len(server.asked("/hive/render")) == 1
 
 
@@ -258,7 +262,9 @@ async def test_stock_sglang_is_asked_without_extras() -> None:
         ]
         await client.end_session("s-1")
         await client.aclose()
-    assert replies == [Completion("hello", 5, 0, "stop"), Completion(" world", 7, 0, "length")]
+    # Nobody tells the tokens of a text that is gone on with, nor those of a chat.
+    world = Completion(" world", 7, 0, "length", (), [21, 22, 2])
+    assert replies == [Completion("hello", 5, 0, "stop"), world]
     assert not any("custom_params" in json.dumps(request.body) for request in server.received)
     assert server.asked("/v1/chat/completions")[0].body["seed"] == sample_seed(7, 2)
     assert server.asked("/generate")[0].body["sampling_params"]["sampling_seed"] == sample_seed(7, 3)
@@ -431,7 +437,8 @@ async def test_streams_of_generate(incremental: bool) -> None:
         client = HttpClient(server.url)
         heard: list[str] = []
         answer = await client.complete(ask("q", stop=("12\n3", "\n\n")), heard.append)
-        assert answer == Completion("Red and green\u2028, 12", 4, 2, "stop")
+        assert answer[:4] == ("Red and green\u2028, 12", 4, 2, "stop")
+        assert answer.output_ids == [1, 2, 3, 4, 5, 6]
         assert heard == ["Red", " and", " gr", "een\u2028, ", "12"]
         server.routes["POST /generate"] = generate
         await client.complete(ask("q", answer.text, "r"))

@@ -144,6 +144,10 @@ class Completion(NamedTuple):
     tokens_replayed: int = 0
     """Tokens of the answer that a cache of the server served instead."""
     finish_reason: str | None = None
+    prompt_ids: Sequence[int] = ()
+    """Tokens of the prompt; empty where the server does not tell. A Hive server does for dialogues."""
+    output_ids: Sequence[int] = ()
+    """Tokens of the answer as the model wrote them; empty where the server does not tell."""
 
 
 class Client(ABC):

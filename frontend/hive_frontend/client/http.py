@@ -216,9 +216,12 @@ class HttpClient(Client):
         completion = _completion(
             answer.get("text"), meta, meta.get("completion_tokens"), meta.get("finish_reason")
         )
-        if request.prompt is None and "output_ids" in answer:
-            self._prompts.add_answer(request.session, request.messages, completion.text, answer["output_ids"])
-        return completion
+        if "output_ids" not in answer:
+            return completion
+        output_ids = answer["output_ids"]
+        if request.prompt is None:
+            self._prompts.add_answer(request.session, request.messages, completion.text, output_ids)
+        return completion._replace(prompt_ids=prompt.get("input_ids", ()), output_ids=output_ids)
 
     async def _stream_generate(self, body: Json, attempts: int, text: StreamedText) -> Json | None:
         """The last event of a stream, made to look like the answer that is not streamed."""
