@@ -1,0 +1,158 @@
+"""A replay on SGLang's own radix cache and allocator, as its scheduler drives them."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, MatchPrefixParams
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
+
+from bench.eviction.outcome import Outcome
+from bench.eviction.schedule import most_running
+from bench.eviction.trace import Event, Request, Trace
+from bench.eviction.workload import Tokens
+
+STOCK_POLICIES = ("lru", "lfu", "slru")
+"""SGLang's own."""
+
+
+class Leak(AssertionError):
+    """After a replay the pool does not add up."""
+
+
+class ReplayedRequest:
+    """What the caches read of SGLang's requests, under its names."""
+
+    def __init__(self, rid: str, request: Request) -> None:
+        self.rid = rid
+        self.origin_input_ids = request.prompt
+        self.output_ids: Tokens = array("q")
+        self.extra_key: str | None = None
+        self.priority = 0
+        self.hive = SimpleNamespace(agent=request.agent, session=request.session)
+        self.sampling_params = SimpleNamespace(
+            custom_params={"hive": {"agent": request.agent, "session": request.session}}
+        )
+        self.req_pool_idx: int | None = None
+        self.last_node: Any = None
+        self.cache_protected_len = 0
+        self.prefix_indices = torch.empty(0, dtype=torch.int64)
+
+    def get_fill_ids(self) -> Tokens:
+        """The tokens of the prefill."""
+        return self.origin_input_ids
+
+
+class RequestSlots:
+    """SGLang's table of where each running request's tokens lie in the pool."""
+
+    def __init__(self, slots: int, longest: int) -> None:
+        self.req_to_token = torch.zeros((slots, longest), dtype=torch.int32)
+        self.free = list(range(slots))
+
+    def write(self, place: Any, indices: torch.Tensor) -> None:
+        """Called by the cache, too."""
+        self.req_to_token[place] = indices.to(torch.int32)
+
+
+class PoolReplay:
+    """A pool, its radix cache, and what runs in it."""
+
+    def __init__(self, trace: Trace, events: Sequence[Event], pool: int, policy: str) -> None:
+        self.trace, self.events, self.pool = trace, events, pool
+        self.allocator = TokenToKVPoolAllocator(pool, torch.float16, "cpu", None, False)
+        longest = max(len(request.prompt) + len(request.output) for request in trace.requests)
+        self.slots = RequestSlots(most_running(events), longest)
+        self.cache: Any = RadixCache(
+            CacheInitParams(
+                disable=False,
+                req_to_token_pool=self.slots,
+                token_to_kv_pool_allocator=self.allocator,
+                page_size=1,
+                eviction_policy=policy,
+            )
+        )
+        self.outcome = Outcome()
+        self._running: dict[int, ReplayedRequest] = {}
+
+    def run(self) -> Outcome:
+        """All events.
+
+        Raises:
+            Leak: when tokens got lost, or are counted twice.
+        """
+        for event in self.events:
+            if event[0] == "start":
+                self._start(event[1])
+            elif event[0] == "finish":
+                self._finish(event[1])
+        self.check()
+        return self.outcome
+
+    def check(self) -> None:
+        """See that every token of the pool is either free or in the tree, once.
+
+        Raises:
+            Leak: otherwise.
+        """
+        in_tree, free = self.cache.total_size(), self.allocator.available_size()
+        if in_tree + free != self.pool:
+            raise Leak(f"{in_tree} tokens in the tree and {free} free are not the pool's {self.pool}")
+        counted = self.cache.evictable_size() + self.cache.protected_size()
+        if counted != in_tree:
+            raise Leak(f"the cache counts {counted} tokens, but holds {in_tree}")
+        indices = torch.cat([self.cache.all_values_flatten(), self.allocator.free_pages])
+        if len(set(indices.tolist())) != self.pool:
+            raise Leak("some tokens of the pool are used twice")
+
+    def _start(self, number: int) -> None:
+        """Prefill: match, lock, make room, compute, insert."""
+        request = self.trace.requests[number]
+        prompt = request.prompt
+        running = self._running[number] = ReplayedRequest(str(number), request)
+        match = self.cache.match_prefix(
+            MatchPrefixParams(key=RadixKey(prompt, limit=len(prompt) - 1), req=running)
+        )
+        found = len(match.device_indices)
+        self.cache.inc_lock_ref(match.last_device_node)
+        computed = self._allocate(len(prompt) - found)
+        running.req_pool_idx = self.slots.free.pop()
+        running.last_node = match.last_device_node
+        running.cache_protected_len = found
+        running.prefix_indices = match.device_indices
+        self.slots.write((running.req_pool_idx, slice(0, found)), match.device_indices)
+        self.slots.write((running.req_pool_idx, slice(found, len(prompt))), computed)
+        self.outcome.count(request.agent, len(prompt), found)
+        self.cache.cache_unfinished_req(running)
+
+    def _finish(self, number: int) -> None:
+        """Decode as one step: make room for the output, and leave all to the cache."""
+        request = self.trace.requests[number]
+        running = self._running.pop(number)
+        prompt, kept = len(request.prompt), len(request.kept)
+        slot = running.req_pool_idx
+        assert slot is not None
+        self.slots.write((slot, slice(prompt, kept)), self._allocate(kept - prompt))
+        running.output_ids = request.output
+        self.cache.cache_finished_req(running, kv_len_to_handle=kept)
+        self.slots.free.append(slot)
+
+    def _allocate(self, count: int) -> torch.Tensor:
+        """Places of the pool for new tokens; what is short is evicted."""
+        short = count - self.allocator.available_size()
+        if short > 0:
+            began = time.perf_counter()
+            result = self.cache.evict(EvictParams(num_tokens=short))
+            self.outcome.evict_seconds += time.perf_counter() - began
+            self.outcome.evict_calls += 1
+            self.outcome.evicted_tokens += result.num_tokens_evicted
+        indices: torch.Tensor | None = self.allocator.alloc(count)
+        assert indices is not None, "the schedule overcommits the pool"
+        return indices

@@ -1,0 +1,79 @@
+"""What is replayed: the scenarios, and one replay by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from bench.eviction.clairvoyant import clairvoyant
+from bench.eviction.outcome import Outcome
+from bench.eviction.pool_replay import PoolReplay
+from bench.eviction.prefix_tree import PrefixTree
+from bench.eviction.schedule import schedule
+from bench.eviction.trace import Event, Trace, traced
+from bench.eviction.workload import Chat, Flood, Generator, Inflating, Rtl, Traffic
+
+CLAIRVOYANT = "clairvoyant"
+"""Name of the bound among the policies."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Some traffic, and the pools (in tokens) that it is replayed with."""
+
+    name: str
+    what: str
+    pools: Sequence[int]
+    traffic: Traffic
+
+
+_FOUR_SLOTS = Rtl(slots=4, sessions=3, rounds=10)
+
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("A", "one program whose histories are compacted", (10_000, 12_000), Rtl()),
+        Scenario("A-light", "the same under light pressure", (16_000,), Rtl()),
+        Scenario("P", "one program, append only", (18_000, 22_000), Rtl(compact=None)),
+        Scenario("P2", "the same for 7 rounds", (11_000,), Rtl(compact=None, rounds=7)),
+        Scenario("B", "4 slots of 3 programs of 10 rounds", (16_000, 24_000, 34_000), _FOUR_SLOTS),
+        Scenario("C", "B, and 400 calls that nobody repeats", (24_000,), Flood(_FOUR_SLOTS, 400)),
+        Scenario(
+            "D",
+            "B with a shared preamble, searching every round",
+            (24_000,),
+            Rtl(slots=4, sessions=3, rounds=10, preamble=300, search_p=1.0),
+        ),
+        Scenario("E", "B, and an agent that inflates its score", (30_000,), Inflating(_FOUR_SLOTS, 600)),
+        Scenario("chat", "chats without agents", (12_000, 20_000, 36_000), Chat()),
+    )
+}
+
+
+def replay(scenario: str, pool: int, policy: str, seed: int = 0) -> Outcome:
+    """Replay a scenario.
+
+    Args:
+        scenario: a name of `SCENARIOS`.
+        pool: capacity in tokens.
+        policy: of the eviction, or `CLAIRVOYANT`.
+        seed: of the traffic.
+    """
+    trace, tree = _trace(scenario, seed)
+    events = _events(scenario, pool, seed)
+    if policy == CLAIRVOYANT:
+        return clairvoyant(trace, tree, events, pool)
+    return PoolReplay(trace, events, pool, policy).run()
+
+
+@lru_cache(maxsize=4)
+def _trace(scenario: str, seed: int) -> tuple[Trace, PrefixTree]:
+    trace = traced(SCENARIOS[scenario].traffic.slots_of(Generator(seed)))
+    return trace, PrefixTree(trace)
+
+
+@lru_cache(maxsize=4)
+def _events(scenario: str, pool: int, seed: int) -> Sequence[Event]:
+    trace, tree = _trace(scenario, seed)
+    return schedule(trace, tree, pool)
