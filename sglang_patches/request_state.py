@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hive.agents.registry import AgentRegistry
+from hive.eviction.book import Use
 from hive.logits_cache.cache import CachedRequest, LogitsCache
 from hive.logits_cache.hotspot import HotspotRule
 from hive.logits_cache.replay import Replay
@@ -56,6 +57,9 @@ class RequestState:
     """What Hive attaches to a request of the engine, as ``Req.hive``."""
 
     agent: str | None
+    session: str | None = None
+    use: Use | None = None
+    """As whom the radix cache knows it, once it is admitted."""
     cached: CachedRequest | None = None
     """None when the Logits Cache takes no part."""
     replay: Replay | None = None

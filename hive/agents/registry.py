@@ -7,8 +7,11 @@ under :data:`OTHER`, and the oldest idle sessions are forgotten first.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from hive.agents.window import ActivityWindow, WindowSettings
 
 OTHER = "other"
 """Name under which agents past the limit, and requests without an agent, are counted."""
@@ -42,7 +45,10 @@ class Session:
 class AgentRegistry:
     """Agents and sessions by name, both bounded."""
 
-    def __init__(self, max_agents: int, max_sessions: int = 65536) -> None:
+    def __init__(
+        self, max_agents: int, max_sessions: int = 65536, window: WindowSettings | None = None
+    ) -> None:
+        self.window = ActivityWindow(window or WindowSettings())
         self._max_agents = max_agents
         self._max_sessions = max_sessions
         self._agents: dict[str, AgentProfile] = {}
@@ -74,6 +80,7 @@ class AgentRegistry:
         profile = self.profile(agent)
         profile.requests += 1
         profile.prompt_tokens += prompt_tokens
+        self.window.arrived(profile.name, prompt_tokens)
         if session is not None:
             self._session(session).requests += 1
 
@@ -83,6 +90,11 @@ class AgentRegistry:
         profile.cached_tokens += cached_tokens
         profile.tokens_generated += generated
         profile.tokens_replayed += replayed
+        self.window.left(profile.name, cached_tokens, generated + replayed)
+
+    def reused(self, agent: str | None, producers: Mapping[str, int]) -> None:
+        """Count KV tokens that a request found, by the agent that had computed them."""
+        self.window.reused(self.profile(agent).name, producers)
 
     def _session(self, session: str) -> Session:
         """A session by its name, now the most recently used."""

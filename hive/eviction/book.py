@@ -1,0 +1,131 @@
+"""Whose KV is resident, who uses it, and what became of it."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hive.eviction.base import EvictionPolicy
+from hive.eviction.node import NodeRecord, Session
+
+MAX_SESSIONS = 65536
+
+
+@dataclass(slots=True)
+class Tokens:
+    """What became of one agent's KV, in tokens since start."""
+
+    stored: int = 0
+    evicted: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Use:
+    """One admitted request: who stores and uses KV in its name."""
+
+    agent: str
+    session: Session | None
+
+
+@dataclass(slots=True)
+class ResidencyBook:
+    """Keeps the records of the tree's nodes, and tells the policy what happens to them.
+
+    The tree calls :meth:`admit` when a request has been given its KV, :meth:`stored` for every new node, and
+    :meth:`evicted` when a node's KV leaves the device.
+    """
+
+    policy: EvictionPolicy | None
+    """None where the engine's own policy decides."""
+    clock: int = 0
+    """Admissions so far."""
+    resident: Counter[str] = field(default_factory=Counter)
+    """Tokens on the device by the agent that computed them."""
+    totals: dict[str, Tokens] = field(default_factory=dict)
+    _sessions: OrderedDict[str, Session] = field(default_factory=OrderedDict)
+    _sessions_begun: int = 0
+
+    def use(self, agent: str, session: str | None) -> Use:
+        """The identity under which a request takes part; it outlives the end of its session."""
+        return Use(agent, self._session(session) if session is not None else None)
+
+    def admit(self, use: Use, path: Sequence[tuple[NodeRecord, int]]) -> dict[str, int]:
+        """A request found the nodes of ``path``, each with its number of tokens; returns tokens by producer."""
+        self.clock += 1
+        producers: dict[str, int] = {}
+        for node, tokens in path:
+            producers[node.producer] = producers.get(node.producer, 0) + tokens
+            if self.policy is not None:
+                self.policy.reused(node, tokens, self.clock)
+            node.hits += 1
+            node.used = self.clock
+            node.agent = use.agent
+            if node.session is not use.session:
+                # Nodes without a session stay without one: nothing is known of who shares them.
+                node.shared = node.shared or (node.session is not None and use.session is not None)
+                node.session = None
+        return producers
+
+    def stored(self, use: Use, tokens: int) -> NodeRecord:
+        """The record of a node that ``use`` has put into the tree."""
+        self.resident[use.agent] += tokens
+        self._total(use.agent).stored += tokens
+        return NodeRecord(use.agent, use.agent, self.clock, use.session)
+
+    def returned(self, node: NodeRecord, tokens: int) -> None:
+        """A node's KV is on the device again: computed anew, or loaded back from the host."""
+        node.on_device = True
+        self.resident[node.producer] += tokens
+        self._total(node.producer).stored += tokens
+
+    def evicted(self, node: NodeRecord, tokens: int) -> None:
+        """A node's KV left the device."""
+        node.on_device = False
+        self.resident[node.producer] -= tokens
+        if self.resident[node.producer] <= 0:
+            del self.resident[node.producer]
+        self._total(node.producer).evicted += tokens
+        if self.policy is not None:
+            self.policy.evicted(node, tokens, self.clock)
+
+    def end_session(self, name: str) -> Session | None:
+        """What a session alone used is dead from now on; the caller tells the index of leaves."""
+        session = self._sessions.pop(name, None)
+        if session is not None:
+            session.ended = True
+        return session
+
+    def flushed(self) -> None:
+        """The tree is empty; what was learned stays."""
+        self.resident.clear()
+
+    def shares(self) -> dict[str, float]:
+        """Each agent's share of what is resident."""
+        total = self.resident.total() or 1
+        return {agent: tokens / total for agent, tokens in self.resident.items()}
+
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """By agent: tokens resident, and stored and evicted since start."""
+        return {
+            agent: {
+                "resident_tokens": self.resident.get(agent, 0),
+                "stored_tokens": total.stored,
+                "evicted_tokens": total.evicted,
+            }
+            for agent, total in self.totals.items()
+        }
+
+    def _total(self, agent: str) -> Tokens:
+        return self.totals.setdefault(agent, Tokens())
+
+    def _session(self, name: str) -> Session:
+        session = self._sessions.get(name)
+        if session is None:
+            session = self._sessions[name] = Session(self._sessions_begun)
+            self._sessions_begun += 1
+        self._sessions.move_to_end(name)
+        if len(self._sessions) > MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+        return session

@@ -1,0 +1,147 @@
+"""Hit density: the worth of a node is how many hits its tokens still bring, for the room they take until then.
+
+After LHD (Beckmann et al., NSDI 2018), with classes that only a server which knows its agents can have: the agent
+that used the node last, how often it was used (0, 1, 2, more), and whether several sessions share it.  Per class two
+histograms over age are kept, of tokens that were used again and of tokens that were evicted.  At age a:
+
+    density(a) = sum of hits at ages >= a  /  sum over hits and evictions at ages x >= a of (x - a + 1)
+
+A class without evidence leans on the classes like it of all agents, scaled by its agent's contribution score, and
+those lean on 1 / (1 + a), under which a node is worth less the longer it lies: LRU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hive.eviction.base import EvictionPolicy, Score
+from hive.eviction.node import NodeRecord
+
+AGE_BINS = 48
+BINS_PER_DOUBLING = 3
+HIT_BUCKETS = 4
+_KINDS = HIT_BUCKETS * 2
+
+_BIN_AGES: NDArray[np.float64] = 2.0 ** ((np.arange(AGE_BINS) + 0.5) / BINS_PER_DOUBLING) - 1.0
+_LRU: NDArray[np.float64] = 1.0 / (1.0 + _BIN_AGES)
+
+DEAD = -2.0
+"""Worth of what nobody can use again: below every density."""
+OVER_SHARE = -1.5
+"""Added to the worth of what an agent holds beyond its share: densities are in [0, 1]."""
+
+
+@dataclass(frozen=True)
+class DensitySettings:
+    """Constants of the estimate."""
+
+    evidence: float = 2000.0
+    """Tokens of evidence that weigh as much as what a class leans on."""
+    half_life: int = 2048
+    """Admissions after which evidence counts half."""
+    refresh: int = 16
+    """Admissions between two estimates."""
+    max_share: float = 0.8
+    """Share of the resident KV above which an agent's own goes first."""
+
+
+class DensityPolicy(EvictionPolicy):
+    """See the module."""
+
+    trims = True
+
+    def __init__(self, score: Score, settings: DensitySettings | None = None) -> None:
+        self.settings = settings or DensitySettings()
+        self._score = score
+        self._agents: dict[str, int] = {}
+        shape = (8, _KINDS, AGE_BINS)
+        self._hits = np.zeros(shape)
+        self._evictions = np.zeros(shape)
+        self._density = np.zeros(shape)
+        self._refreshed = -1
+
+    def class_of(self, node: NodeRecord) -> int:
+        """(agent, hits, shared) as one number; -1 for what is dead."""
+        if node.dead:
+            return -1
+        return self._agent(node.agent) * _KINDS + min(node.hits, HIT_BUCKETS - 1) * 2 + node.shared
+
+    def reused(self, node: NodeRecord, tokens: int, clock: int) -> None:
+        place = self._place(node, clock)
+        self._hits[place] += tokens
+
+    def evicted(self, node: NodeRecord, tokens: int, clock: int) -> None:
+        if not node.dead:
+            # That the dead bring no more hits was known, and says nothing of their class.
+            place = self._place(node, clock)
+            self._evictions[place] += tokens
+
+    def worth(
+        self, classes: NDArray[np.int32], used: NDArray[np.int64], clock: int, shares: Mapping[str, float]
+    ) -> NDArray[np.float64]:
+        self._refresh(clock)
+        bins = age_bins(clock - used)
+        worth: NDArray[np.float64] = self._density.reshape(-1, AGE_BINS)[classes, bins]
+        for agent, share in shares.items():
+            if share > self.settings.max_share and agent in self._agents:
+                worth[classes // _KINDS == self._agents[agent]] += OVER_SHARE
+        worth[classes < 0] = DEAD
+        return worth
+
+    def _agent(self, name: str) -> int:
+        number = self._agents.setdefault(name, len(self._agents))
+        if number >= len(self._hits):
+            more = ((0, len(self._hits)), (0, 0), (0, 0))
+            self._hits, self._evictions = np.pad(self._hits, more), np.pad(self._evictions, more)
+            self._density = np.pad(self._density, more)
+            # New rows must not read as worthless until the next estimate.
+            self._refreshed = -1
+        return number
+
+    def _place(self, node: NodeRecord, clock: int) -> tuple[int, int, int]:
+        kind = min(node.hits, HIT_BUCKETS - 1) * 2 + node.shared
+        return self._agent(node.agent), kind, age_bin(clock - node.used)
+
+    def _refresh(self, clock: int) -> None:
+        if self._refreshed >= 0 and clock - self._refreshed < self.settings.refresh:
+            return
+        decay = 0.5 ** ((clock - max(self._refreshed, 0)) / self.settings.half_life)
+        self._refreshed = clock
+        self._hits *= decay
+        self._evictions *= decay
+        evidence = self.settings.evidence
+        everyone = _densities(self._hits.sum(axis=0), self._evictions.sum(axis=0), _LRU, evidence)
+        prior = np.repeat(everyone[None], len(self._hits), axis=0)
+        for name, number in self._agents.items():
+            prior[number] *= 0.5 + self._score(name)
+        self._density = np.minimum(_densities(self._hits, self._evictions, prior, evidence), 1.0)
+
+
+def age_bin(age: int) -> int:
+    """The bin of one age."""
+    # (1 + age)^3 has the bits of 3 log2(1 + age): exact, and faster than a logarithm.
+    return min(AGE_BINS - 1, ((1 + age) ** BINS_PER_DOUBLING).bit_length() - 1)
+
+
+def age_bins(ages: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Bins of ages, [n]."""
+    bins = np.floor(BINS_PER_DOUBLING * np.log2(1.0 + ages) + 1e-9).astype(np.int64)
+    return np.minimum(bins, AGE_BINS - 1)
+
+
+def _densities(
+    hits: NDArray[np.float64], evictions: NDArray[np.float64], prior: NDArray[np.float64], evidence: float
+) -> NDArray[np.float64]:
+    """Hit density by age bin (the last axis), shrunk towards ``prior``."""
+    events = hits + evictions
+    later_hits = _from_here_on(hits)
+    room = _from_here_on(events * _BIN_AGES) - _from_here_on(events) * (_BIN_AGES - 1.0)
+    return (later_hits + evidence * prior) / (np.maximum(room, 0.0) + evidence)
+
+
+def _from_here_on(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.flip(np.cumsum(np.flip(values, -1), axis=-1), -1)

@@ -1,0 +1,206 @@
+"""A radix cache that knows the agent behind every request, and evicts by a policy of :mod:`hive.eviction`.
+
+The mixin :class:`AgentAware` is shared with :mod:`sglang_patches.hiradix_cache`, which has a second tier.
+Reuse is counted once per request, when it first enters the tree: until then its last node is the one its prefix
+matched at admission, and ``match_prefix``, which the queue calls again and again, is not a use.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, EvictResult
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+from sglang.srt.mem_cache.evict_policy import EvictionStrategy
+from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey, TreeNode
+
+from hive.agents.registry import OTHER, AgentRegistry
+from hive.eviction.base import EvictionPolicy
+from hive.eviction.book import ResidencyBook, Use
+from hive.eviction.contribution import ContributionPolicy
+from hive.eviction.density import DensityPolicy, DensitySettings
+from hive.eviction.leaves import LeafIndex
+from hive.eviction.node import NodeRecord
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req
+
+ENGINE_POLICIES = ("lru", "lfu", "slru")
+"""Policies that are SGLang's own; Hive's caches then only keep the books."""
+
+BATCH_SHARE = 100
+"""A batch is one part in so many of the pool."""
+
+
+def policy_of(name: str, agents: AgentRegistry, settings: DensitySettings) -> EvictionPolicy | None:
+    """The policy of ``--hive-eviction``; None for SGLang's own."""
+    match name:
+        case "paper":
+            return ContributionPolicy(agents.window.score)
+        case "density":
+            return DensityPolicy(agents.window.score, settings)
+        case _:
+            return None
+
+
+class WorthStrategy(EvictionStrategy):
+    """A policy as SGLang's heaps see it; they evict from the host, and write back."""
+
+    def __init__(self, cache: AgentAware) -> None:
+        self._cache = cache
+
+    def get_priority(self, node: TreeNode) -> tuple[float, int, int]:
+        return (self._cache.worth_of(node), self._cache.record_of(node).used, node.id)
+
+
+class AgentAware:
+    """The mixin: records on nodes, and eviction by a policy."""
+
+    def __init__(
+        self,
+        params: CacheInitParams,
+        *args: Any,
+        agents: AgentRegistry,
+        policy: EvictionPolicy | None,
+    ) -> None:
+        self.agents = agents
+        self.policy = policy
+        self.book = ResidencyBook(policy)
+        self._nobody = Use(OTHER, None)
+        self._use = self._nobody
+        super().__init__(params, *args)  # type: ignore[call-arg]
+        if policy is not None:
+            self.evictable_leaves: Any = LeafIndex(policy)
+            self.eviction_strategy: EvictionStrategy = WorthStrategy(self)
+
+    def reset(self) -> None:
+        super().reset()  # type: ignore[misc]
+        self.book.flushed()
+
+    def end_session(self, session: str) -> None:
+        """A run is over: what it alone used goes first."""
+        ended = self.book.end_session(session)
+        if ended is not None and isinstance(self.evictable_leaves, LeafIndex):
+            self.evictable_leaves.session_ended(ended)
+
+    def worth_of(self, node: TreeNode) -> float:
+        """What one node is worth."""
+        assert self.policy is not None
+        record = self.record_of(node)
+        classes, used = np.array([self.policy.class_of(record)]), np.array([record.used])
+        return float(self.policy.worth(classes, used, self.book.clock, self.book.shares())[0])
+
+    # Requests enter the tree, and leave.
+
+    def cache_unfinished_req(self, req: Req, *args: Any, **kwargs: Any) -> None:
+        self._admit(req)
+        super().cache_unfinished_req(req, *args, **kwargs)  # type: ignore[misc]
+
+    def cache_finished_req(self, req: Req, *args: Any, **kwargs: Any) -> None:
+        self._admit(req)
+        super().cache_finished_req(req, *args, **kwargs)  # type: ignore[misc]
+
+    def _admit(self, req: Req) -> None:
+        """Count a request's use of its prefix, the first time it is seen; what is stored next is stored for it."""
+        attached = getattr(req, "hive", None)
+        if attached is None:  # a health check
+            self._use = self._nobody
+            return
+        use: Use | None = attached.use
+        if use is None:
+            use = attached.use = self.book.use(self.agents.profile(attached.agent).name, attached.session)
+            path = []
+            node = req.last_node
+            while node is not None and node is not self.root_node:  # type: ignore[attr-defined]
+                path.append((self.record_of(node), len(node.key)))
+                node = node.parent
+            self.agents.reused(use.agent, self.book.admit(use, path))
+        self._use = use
+
+    # Nodes of the tree.
+
+    def record_of(self, node: TreeNode) -> NodeRecord:
+        """What is known of a node; of one that a storage tier brought straight to the host, nothing yet."""
+        record: NodeRecord | None = getattr(node, "hive", None)
+        if record is None:
+            record = node.hive = NodeRecord(OTHER, OTHER, self.book.clock, None, on_device=False)
+        return record
+
+    def _update_leaf_status(self, node: TreeNode) -> None:
+        # Upstream calls this for every node that is new, or is on the device again.
+        if node.value is not None and node is not self.root_node:  # type: ignore[attr-defined]
+            record: NodeRecord | None = getattr(node, "hive", None)
+            if record is None:
+                node.hive = self.book.stored(self._use, len(node.key))
+            elif not record.on_device:
+                self.book.returned(record, len(node.key))
+        super()._update_leaf_status(node)  # type: ignore[misc]
+
+    def _split_node(self, key: RadixKey, child: TreeNode, split_len: int) -> TreeNode:
+        prefix = super()._split_node(key, child, split_len)  # type: ignore[misc]
+        prefix.hive = self.record_of(child).split()
+        return prefix
+
+    def _delete_leaf(self, node: TreeNode) -> None:
+        self.book.evicted(node.hive, len(node.key))
+        super()._delete_leaf(node)  # type: ignore[misc]
+
+    # Eviction.
+
+    def evict(self, params: EvictParams) -> EvictResult:
+        if not isinstance(self.evictable_leaves, LeafIndex) or self._engine_evicts():
+            return super().evict(params)  # type: ignore[misc, no-any-return]
+        started = time.perf_counter()
+        evicted = self._evict(self.evictable_leaves, params.num_tokens)
+        self.update_eviction_metrics(evicted, started)  # type: ignore[attr-defined]
+        return EvictResult(num_tokens_evicted=evicted)
+
+    def _engine_evicts(self) -> bool:
+        return bool(self.disable)  # type: ignore[attr-defined]
+
+    def _evict(self, leaves: LeafIndex[TreeNode], wanted: int) -> int:
+        assert self.policy is not None
+        if wanted <= 0:
+            return 0
+        if self.policy.trims:
+            # Choosing costs the same for one token as for many.
+            wanted = max(wanted, self.token_to_kv_pool_allocator.size // BATCH_SHARE)  # type: ignore[attr-defined]
+        page = self.page_size  # type: ignore[attr-defined]
+        evicted = 0
+        with closing(leaves.victims(self.book.clock, self.book.shares())) as victims:
+            for leaf in victims:
+                missing = -(-(wanted - evicted) // page) * page
+                if self.policy.trims and missing < len(leaf.key):
+                    self._split_node(leaf.key, leaf, len(leaf.key) - missing)
+                evicted += self._free(leaf)
+                if evicted >= wanted:
+                    break
+        return evicted
+
+    def _free(self, leaf: TreeNode) -> int:
+        """Give a leaf's slots back, and drop it from the device; the number of its tokens."""
+        raise NotImplementedError
+
+
+class HiveRadixCache(AgentAware, RadixCache):
+    """One tier: the device."""
+
+    def _free(self, leaf: TreeNode) -> int:
+        self.token_to_kv_pool_allocator.free_segment(leaf.value, start_pos=0)
+        self._delete_leaf(leaf)
+        self._record_remove_event(leaf)
+        return len(leaf.value)
+
+
+def build_radix_cache(
+    params: CacheInitParams, policy: str, agents: AgentRegistry, settings: DensitySettings | None = None
+) -> HiveRadixCache:
+    """The cache of ``--hive-eviction``; ``params`` is changed where the policy is SGLang's own."""
+    if policy in ENGINE_POLICIES:
+        params.eviction_policy = policy
+    return HiveRadixCache(
+        params, agents=agents, policy=policy_of(policy, agents, settings or DensitySettings())
+    )
