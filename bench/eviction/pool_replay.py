@@ -15,12 +15,15 @@ from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 
 from bench.eviction.outcome import Outcome
+from bench.eviction.policies import Policy
 from bench.eviction.schedule import most_running
 from bench.eviction.trace import Event, Request, Trace
 from bench.eviction.workload import Tokens
+from hive.agents.registry import AgentRegistry
+from sglang_patches.radix_cache import HiveRadixCache, policy_of
+from sglang_patches.request_state import RequestState
 
-STOCK_POLICIES = ("lru", "lfu", "slru")
-"""SGLang's own."""
+_MAX_AGENTS = 256
 
 
 class Leak(AssertionError):
@@ -30,20 +33,20 @@ class Leak(AssertionError):
 class ReplayedRequest:
     """What the caches read of SGLang's requests, under its names."""
 
-    def __init__(self, rid: str, request: Request) -> None:
+    def __init__(self, rid: str, request: Request, agent: str | None, session: str | None) -> None:
         self.rid = rid
         self.origin_input_ids = request.prompt
         self.output_ids: Tokens = array("q")
         self.extra_key: str | None = None
         self.priority = 0
-        self.hive = SimpleNamespace(agent=request.agent, session=request.session)
-        self.sampling_params = SimpleNamespace(
-            custom_params={"hive": {"agent": request.agent, "session": request.session}}
-        )
+        self.hive = RequestState(agent, session)
+        self.sampling_params = SimpleNamespace(custom_params={"hive": {"agent": agent, "session": session}})
         self.req_pool_idx: int | None = None
         self.last_node: Any = None
         self.cache_protected_len = 0
         self.prefix_indices = torch.empty(0, dtype=torch.int64)
+        self.cached_tokens = 0
+        """Of the prompt, found at admission."""
 
     def get_fill_ids(self) -> Tokens:
         """The tokens of the prefill."""
@@ -65,22 +68,28 @@ class RequestSlots:
 class PoolReplay:
     """A pool, its radix cache, and what runs in it."""
 
-    def __init__(self, trace: Trace, events: Sequence[Event], pool: int, policy: str) -> None:
-        self.trace, self.events, self.pool = trace, events, pool
+    def __init__(self, trace: Trace, events: Sequence[Event], pool: int, policy: Policy) -> None:
+        self.trace, self.events, self.pool, self.policy = trace, events, pool, policy
         self.allocator = TokenToKVPoolAllocator(pool, torch.float16, "cpu", None, False)
         longest = max(len(request.prompt) + len(request.output) for request in trace.requests)
         self.slots = RequestSlots(most_running(events), longest)
-        self.cache: Any = RadixCache(
-            CacheInitParams(
-                disable=False,
-                req_to_token_pool=self.slots,
-                token_to_kv_pool_allocator=self.allocator,
-                page_size=1,
-                eviction_policy=policy,
-            )
-        )
+        self.registry = AgentRegistry(_MAX_AGENTS, window=policy.window)
+        self.cache = self._cache()
         self.outcome = Outcome()
         self._running: dict[int, ReplayedRequest] = {}
+
+    def _cache(self) -> Any:
+        params = CacheInitParams(
+            disable=False,
+            req_to_token_pool=self.slots,
+            token_to_kv_pool_allocator=self.allocator,
+            page_size=1,
+            eviction_policy="lru" if self.policy.hive else self.policy.eviction,
+        )
+        if not self.policy.hive:
+            return RadixCache(params)
+        policy = policy_of(self.policy.eviction, self.registry, self.policy.density)
+        return HiveRadixCache(params, agents=self.registry, policy=policy)
 
     def run(self) -> Outcome:
         """All events.
@@ -89,12 +98,21 @@ class PoolReplay:
             Leak: when tokens got lost, or are counted twice.
         """
         for event in self.events:
-            if event[0] == "start":
-                self._start(event[1])
-            elif event[0] == "finish":
-                self._finish(event[1])
+            self.step(event)
         self.check()
+        self.outcome.scores = list(self.registry.window.history)
         return self.outcome
+
+    def step(self, event: Event) -> None:
+        """One event."""
+        if event[0] == "start":
+            self._start(event[1])
+        elif event[0] == "finish":
+            self._finish(event[1])
+        elif self.policy.ends:
+            self.registry.end_session(event[1])
+            if self.policy.hive:
+                self.cache.end_session(event[1])
 
     def check(self) -> None:
         """See that every token of the pool is either free or in the tree, once.
@@ -116,7 +134,9 @@ class PoolReplay:
         """Prefill: match, lock, make room, compute, insert."""
         request = self.trace.requests[number]
         prompt = request.prompt
-        running = self._running[number] = ReplayedRequest(str(number), request)
+        agent, session = (request.agent, request.session) if self.policy.agents else (None, None)
+        running = self._running[number] = ReplayedRequest(str(number), request, agent, session)
+        self.registry.arrived(agent, session, len(prompt))
         match = self.cache.match_prefix(
             MatchPrefixParams(key=RadixKey(prompt, limit=len(prompt) - 1), req=running)
         )
@@ -125,7 +145,7 @@ class PoolReplay:
         computed = self._allocate(len(prompt) - found)
         running.req_pool_idx = self.slots.free.pop()
         running.last_node = match.last_device_node
-        running.cache_protected_len = found
+        running.cache_protected_len = running.cached_tokens = found
         running.prefix_indices = match.device_indices
         self.slots.write((running.req_pool_idx, slice(0, found)), match.device_indices)
         self.slots.write((running.req_pool_idx, slice(found, len(prompt))), computed)
@@ -143,6 +163,12 @@ class PoolReplay:
         running.output_ids = request.output
         self.cache.cache_finished_req(running, kv_len_to_handle=kept)
         self.slots.free.append(slot)
+        self.registry.left(
+            running.hive.agent,
+            cached_tokens=running.cached_tokens,
+            generated=len(request.output),
+            replayed=0,
+        )
 
     def _allocate(self, count: int) -> torch.Tensor:
         """Places of the pool for new tokens; what is short is evicted."""

@@ -8,14 +8,12 @@ from functools import lru_cache
 
 from bench.eviction.clairvoyant import clairvoyant
 from bench.eviction.outcome import Outcome
+from bench.eviction.policies import CLAIRVOYANT, POLICIES, Policy
 from bench.eviction.pool_replay import PoolReplay
 from bench.eviction.prefix_tree import PrefixTree
 from bench.eviction.schedule import schedule
 from bench.eviction.trace import Event, Trace, traced
 from bench.eviction.workload import Chat, Flood, Generator, Inflating, Rtl, Traffic
-
-CLAIRVOYANT = "clairvoyant"
-"""Name of the bound among the policies."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +22,16 @@ class Scenario:
 
     name: str
     what: str
-    pools: Sequence[int]
+    pools: tuple[int, ...]
     traffic: Traffic
+    agents: bool = True
+    """Whether there are any."""
+    swept: tuple[int, ...] = ()
+    """More pools, for the curve of hits against pools; no goal is about them."""
+
+    def trace(self, seed: int) -> Trace:
+        """The traffic of one seed."""
+        return traced(self.traffic.slots_of(Generator(seed)))
 
 
 _FOUR_SLOTS = Rtl(slots=4, sessions=3, rounds=10)
@@ -37,7 +43,13 @@ SCENARIOS = {
         Scenario("A-light", "the same under light pressure", (16_000,), Rtl()),
         Scenario("P", "one program, append only", (18_000, 22_000), Rtl(compact=None)),
         Scenario("P2", "the same for 7 rounds", (11_000,), Rtl(compact=None, rounds=7)),
-        Scenario("B", "4 slots of 3 programs of 10 rounds", (16_000, 24_000, 34_000), _FOUR_SLOTS),
+        Scenario(
+            "B",
+            "4 slots of 3 programs of 10 rounds",
+            (16_000, 24_000, 34_000),
+            _FOUR_SLOTS,
+            swept=(12_000, 20_000, 29_000, 40_000, 48_000),
+        ),
         Scenario("C", "B, and 400 calls that nobody repeats", (24_000,), Flood(_FOUR_SLOTS, 400)),
         Scenario(
             "D",
@@ -46,34 +58,42 @@ SCENARIOS = {
             Rtl(slots=4, sessions=3, rounds=10, preamble=300, search_p=1.0),
         ),
         Scenario("E", "B, and an agent that inflates its score", (30_000,), Inflating(_FOUR_SLOTS, 600)),
-        Scenario("chat", "chats without agents", (12_000, 20_000, 36_000), Chat()),
+        Scenario("chat", "chats without agents", (12_000, 20_000, 36_000), Chat(), agents=False),
     )
 }
 
 
-def replay(scenario: str, pool: int, policy: str, seed: int = 0) -> Outcome:
+def replay(scenario: str | Scenario, pool: int, policy: str | Policy, seed: int = 0) -> Outcome:
     """Replay a scenario.
 
     Args:
-        scenario: a name of `SCENARIOS`.
+        scenario: a name of `SCENARIOS`, or any other scenario.
         pool: capacity in tokens.
-        policy: of the eviction, or `CLAIRVOYANT`.
+        policy: a name of `POLICIES`, any other policy, or `CLAIRVOYANT`.
         seed: of the traffic.
+
+    Raises:
+        PoolTooSmall: when a request of the scenario needs more than the pool.
+        Leak: when the pool does not add up after the replay.
     """
+    if isinstance(scenario, str):
+        scenario = SCENARIOS[scenario]
     trace, tree = _trace(scenario, seed)
     events = _events(scenario, pool, seed)
     if policy == CLAIRVOYANT:
         return clairvoyant(trace, tree, events, pool)
+    if isinstance(policy, str):
+        policy = POLICIES[policy]
     return PoolReplay(trace, events, pool, policy).run()
 
 
 @lru_cache(maxsize=4)
-def _trace(scenario: str, seed: int) -> tuple[Trace, PrefixTree]:
-    trace = traced(SCENARIOS[scenario].traffic.slots_of(Generator(seed)))
+def _trace(scenario: Scenario, seed: int) -> tuple[Trace, PrefixTree]:
+    trace = scenario.trace(seed)
     return trace, PrefixTree(trace)
 
 
 @lru_cache(maxsize=4)
-def _events(scenario: str, pool: int, seed: int) -> Sequence[Event]:
+def _events(scenario: Scenario, pool: int, seed: int) -> Sequence[Event]:
     trace, tree = _trace(scenario, seed)
     return schedule(trace, tree, pool)

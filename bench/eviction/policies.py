@@ -1,0 +1,44 @@
+"""What is compared: SGLang's eviction policies, Hive's, and Hive's without what they should not need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hive.agents.window import WindowSettings
+from hive.eviction.density import DensitySettings
+
+CLAIRVOYANT = "clairvoyant"
+"""Name of the bound among the policies."""
+_DENSITY, _WINDOW = DensitySettings(), WindowSettings()
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A radix cache, and what it is told."""
+
+    name: str
+    eviction: str
+    """The cache's name of the policy."""
+    hive: bool = True
+    """Whether the cache is Hive's; else it is SGLang's own."""
+    agents: bool = True
+    """Whether requests name their agent and session."""
+    ends: bool = True
+    """Whether the end of a session is announced."""
+    density: DensitySettings = _DENSITY
+    window: WindowSettings = _WINDOW
+
+
+POLICIES = {
+    policy.name: policy
+    for policy in (
+        Policy("lru", "lru", hive=False),
+        Policy("lfu", "lfu", hive=False),
+        Policy("slru", "slru", hive=False),
+        Policy("paper", "paper"),
+        Policy("density", "density"),
+        Policy("density-endless", "density", ends=False),
+        Policy("density-anonymous", "density", agents=False, ends=False),
+    )
+}
+MAIN_POLICIES = ("lru", "lfu", "slru", "paper", "density")
