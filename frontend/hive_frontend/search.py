@@ -66,6 +66,8 @@ class Search:
         self._root: Path = ()
         self._queue: deque[tuple[State, int]] = deque()
         self._tasks: dict[asyncio.Task[None], State | None] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        """Tasks of dropped states that are cancelled, but not over yet."""
         self._arrived: deque[_Firing | State] = deque()
         """Firings that have their answer, and final states of agents that the supervisor asked."""
         self._error: BaseException | None = None
@@ -87,7 +89,10 @@ class Search:
         return self._reach(root, None, outcome, (), score)
 
     async def explore(self, first: State) -> None:
-        """Fire states until the supervisor wants no more; `finals` and `dead` have what came of it."""
+        """Fire states until the supervisor wants no more; `finals` and `dead` have what came of it.
+
+        However it ends, nothing of the search is under way afterwards.
+        """
         token = enter(self._scope)
         try:
             self._supervisor.init([first])
@@ -116,11 +121,13 @@ class Search:
         finally:
             leave(token)
             self._run.slots.leave(self)
-            if self._tasks:
-                tasks, self._tasks = list(self._tasks), {}
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+            tasks, self._tasks = list(self._tasks), {}
+            for task in tasks:
+                task.cancel()
+            # Cancelling only asks a task to stop. It gives its request up, and cleans up, when it runs next, and
+            # that must be before the end of the session, of its journal, and perhaps of the event loop.
+            if tasks or self._leaving:
+                await asyncio.gather(*tasks, *self._leaving, return_exceptions=True)
 
     def notify(self) -> None:
         """Have the search look again: an answer has arrived, or a slot may be free."""
@@ -168,6 +175,7 @@ class Search:
             for task in [task for task, of in self._tasks.items() if of is state]:
                 # Out of the books at once: the task may have its answer already.
                 del self._tasks[task]
+                self._leaving.add(task)
                 task.cancel()
         self._run.alive -= state.unfinished if state.fired else 1
         state.closed = True
@@ -271,6 +279,7 @@ class Search:
             # Not in the task itself, which may be cancelled before it has begun.
             if slots is not None:
                 slots.give()
+            self._leaving.discard(task)
             error = None if task.cancelled() else task.exception()
             if self._tasks.pop(task, self) is not self and error is not None:
                 self._error = error

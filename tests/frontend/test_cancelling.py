@@ -20,7 +20,9 @@ from hive_frontend import (
     arun,
     choose,
     gen,
+    run,
     spawn,
+    tool,
 )
 from hive_frontend.testing import ScriptedModel
 
@@ -59,6 +61,7 @@ class Slow(ScriptedModel):
         try:
             await asyncio.sleep(0.01 if request.text == "fast" else 60)
         except asyncio.CancelledError:
+            assert not self.ended, "requests end before their session"
             self.cancelled.append(request.text)
             raise
         return Completion(request.text, 1)
@@ -87,6 +90,63 @@ async def test_the_requests_of_a_dropped_branch_are_cancelled(nested: bool) -> N
     assert [found.value for found in result.results] == ["fast"]
     assert sorted(model.cancelled) == ["slow", "slower"]
     assert dropped == ["0.0", "0.2"]
+    assert len(model.ended) == 1
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_run_ends_when_its_dropped_branches_have_cleaned_up(nested: bool) -> None:
+    cleaned = []
+
+    async def simulate(plan: str) -> str:
+        try:
+            await asyncio.sleep(0.01 if plan == "fast" else 60)
+        except asyncio.CancelledError:
+            # As of a process that is told to stop. The end of the event loop would cut it short.
+            await asyncio.sleep(0.05)
+            cleaned.append(plan)
+            raise
+        return plan
+
+    @agent
+    async def simulator(plan: str) -> str:
+        return await tool(simulate, plan)
+
+    @agent(supervisor=FirstWins())
+    async def program() -> str:
+        plan = await choose(["slow", "fast", "slower"], name="plan")
+        return await spawn(simulator, plan) if nested else await tool(simulate, plan)
+
+    assert run(program, model=ScriptedModel({})).value == "fast"
+    assert sorted(cleaned) == ["slow", "slower"]
+
+
+async def test_a_run_that_is_cancelled_while_dropped_branches_clean_up_waits_for_them_too() -> None:
+    cleaning = asyncio.Event()
+    ended = []
+
+    async def simulate(plan: str) -> str:
+        try:
+            await asyncio.sleep(0.01 if plan == "fast" else 60)
+        except asyncio.CancelledError:
+            cleaning.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                ended.append(plan)
+        return plan
+
+    @agent(supervisor=FirstWins())
+    async def program() -> str:
+        plan = await choose(["slow", "fast", "slower"], name="plan")
+        return await tool(simulate, plan)
+
+    running = asyncio.create_task(arun(program, model=ScriptedModel({})))
+    await asyncio.wait_for(cleaning.wait(), 5)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(running, 5)
+    assert sorted(ended) == ["slow", "slower"]
 
 
 async def test_a_state_that_is_done_with_cannot_be_dropped() -> None:
