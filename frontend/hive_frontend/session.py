@@ -17,7 +17,7 @@ from hive_frontend.call import Gen
 from hive_frontend.client.base import Client, Completion, OnText, Request
 from hive_frontend.client.http import HttpClient
 from hive_frontend.dialogue import Message
-from hive_frontend.errors import HiveError, ModelError, NoModelError
+from hive_frontend.errors import HiveError, NoModelError
 from hive_frontend.events import Piece
 from hive_frontend.identity import Path, call_seed, check_label
 from hive_frontend.journal import Journal
@@ -26,6 +26,9 @@ from hive_frontend.scope import NativeScope, current_scope, enter, leave
 from hive_frontend.transition import Caller, Transition
 
 logger = logging.getLogger(__name__)
+
+_GOODBYE_S = 10.0
+"""Seconds that a server has to take note of the end of a session."""
 
 
 class Usage(BaseModel):
@@ -105,18 +108,36 @@ class Session:
     ) -> None:
         leave(self._token)
         self._wall_s = self.elapsed
-        for registration in self._registrations.values():
-            if registration is not None:
-                registration.cancel()
         try:
-            for client in dict.fromkeys(client for client, _ in self._registrations):
-                await client.end_session(self.id)
-        except ModelError as problem:
-            # The work is done and its results are the caller's; the server forgets idle sessions anyway.
-            logger.warning("the server could not be told that session %s ended: %s", self.id, problem)
+            clients = dict.fromkeys(client for client, _ in self._registrations)
+            await self._give_up_registrations()
+            for client in clients:
+                await self._say_goodbye(client)
         finally:
             if self._owns_client and self._client is not None:
                 await self._client.aclose()
+
+    async def _give_up_registrations(self) -> None:
+        under_way = [task for task in self._registrations.values() if task is not None and not task.done()]
+        for task in under_way:
+            task.cancel()
+        if under_way:
+            # Or one of them might come to the server behind the end of the session.
+            await asyncio.wait(under_way)
+
+    async def _say_goodbye(self, client: Client) -> None:
+        """Tell a model's server that the session is over; a warning if that cannot be done.
+
+        It must not take the place of what the session led to, a result or an error, nor hold it up for long: the
+        server forgets idle sessions anyway.
+        """
+        limit = asyncio.timeout(_GOODBYE_S)
+        try:
+            async with limit:
+                await client.end_session(self.id)
+        except Exception as problem:
+            why = f"no answer within {_GOODBYE_S:g} s" if limit.expired() else str(problem) or repr(problem)
+            logger.warning("the server could not be told that session %s ended: %s", self.id, why)
 
     @property
     def elapsed(self) -> float:

@@ -113,5 +113,7 @@ class Server:
                 self.hung_up.set()
                 raise ConnectionError
             leaving.cancel()
+            # Until it is over, nothing else can read: the next request would break the connection.
+            await asyncio.wait({leaving})
             return working.result()
         return answer
