@@ -47,6 +47,14 @@ def split_args(argv: Sequence[str]) -> tuple[HiveServerArgs, list[str]]:
     unknown = [word for word in rest if word.startswith("--hive-")]
     if unknown:
         parser.error(f"unknown flag {unknown[0]}; see python -m hive.launch_server --help")
+    given = {word.split("=", 1)[0] for word in argv}
+    if "--radix-eviction-policy" in given:
+        if "--hive-eviction" not in given:
+            namespace.hive_eviction = "engine"
+        elif namespace.hive_eviction != "engine":
+            parser.error(
+                "--radix-eviction-policy and --hive-eviction both choose the policy; give one of them"
+            )
     try:
         return HiveServerArgs.from_cli_args(namespace), rest
     except ValueError as error:

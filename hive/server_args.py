@@ -14,6 +14,7 @@ import os
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
+from hive.agents.window import WindowSettings
 from hive.logits_cache.head import MIN_PROBABILITY
 
 ENVIRONMENT_VARIABLE = "HIVE_SERVER_ARGS"
@@ -73,6 +74,49 @@ class HiveServerArgs:
         "Let tenants replay each other's distributions (default: off).",
         action=argparse.BooleanOptionalAction,
     )
+    eviction: Literal["density", "paper", "lru", "lfu", "slru", "engine"] = _flag(
+        "density",
+        "Whose KV leaves the device first: 'density', what brings the fewest hits for its room; 'paper', that of the "
+        "agent with the lowest contribution score; SGLang's own 'lru', 'lfu', 'slru'; or 'engine', as "
+        "--radix-eviction-policy says (default: density, and engine where that flag is given).",
+        choices=("density", "paper", "lru", "lfu", "slru", "engine"),
+    )
+    eviction_max_share: float = _flag(
+        0.8,
+        "Share of the resident KV above which an agent's own goes first, whatever it is worth (default: 0.8). "
+        "Under 'density' alone.",
+        type=float,
+        metavar="SHARE",
+    )
+    schedule: Literal["engine", "contribution"] = _flag(
+        "engine",
+        "Order of the waiting queue: 'engine', as --schedule-policy says, or 'contribution', agents of higher score "
+        "first (default: engine).",
+        choices=("engine", "contribution"),
+    )
+    schedule_max_passes: int = _flag(
+        64,
+        "Requests that may pass one in the queue under --hive-schedule contribution before it goes first "
+        "(default: 64).",
+        type=int,
+        metavar="N",
+    )
+    round_requests: int = _flag(
+        16,
+        "Requests in a round; contribution scores change at its end (default: 16).",
+        type=int,
+        metavar="N",
+    )
+    window_rounds: int = _flag(
+        16, "Rounds that count for contribution scores (default: 16).", type=int, metavar="N"
+    )
+    collaborative_weight: float = _flag(
+        0.6,
+        "Share of what agents share with others in their contribution score; the rest is what they do themselves "
+        "(default: 0.6).",
+        type=float,
+        metavar="WEIGHT",
+    )
     max_agents: int = _flag(
         1024,
         "Agents that are told apart in statistics; later names are counted together as 'other' (default: 1024).",
@@ -90,6 +134,9 @@ class HiveServerArgs:
         for name, low in (
             ("logits_cache_bytes", 1),
             ("logits_cache_head", 1),
+            ("schedule_max_passes", 1),
+            ("round_requests", 1),
+            ("window_rounds", 1),
             ("max_agents", 1),
             ("max_header_bytes", 1024),
         ):
@@ -97,6 +144,17 @@ class HiveServerArgs:
                 raise ValueError(
                     f"--hive-{name.replace('_', '-')} must be at least {low}, got {getattr(self, name)}"
                 )
+
+        for name in ("eviction_max_share", "collaborative_weight"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(
+                    f"--hive-{name.replace('_', '-')} must be from 0 to 1, got {getattr(self, name)}"
+                )
+
+    @property
+    def window(self) -> WindowSettings:
+        """How agents are profiled."""
+        return WindowSettings(self.round_requests, self.window_rounds, self.collaborative_weight)
 
     @property
     def head_size(self) -> int:

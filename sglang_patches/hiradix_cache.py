@@ -8,7 +8,7 @@ from sglang.srt.mem_cache.radix_cache import TreeNode
 from sglang_patches.radix_cache import AgentAware
 
 
-class HiveHiRadixCache(AgentAware, HiRadixCache):
+class HiveHiRadixCache(AgentAware, HiRadixCache):  # type: ignore[misc]
     """Two tiers: the device, and host memory behind it.  The same worth decides in both."""
 
     def _engine_evicts(self) -> bool:

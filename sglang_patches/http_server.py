@@ -77,7 +77,7 @@ def router(tokenizer_manager: Any) -> APIRouter:
 
     @routes.get("/agents")
     async def list_agents() -> dict[str, Any]:
-        return {"agents": merge_ranks(await control("stats"))["agents"]}
+        return {"agents": merge_ranks(await control("agents"))["agents"]}
 
     @routes.delete("/sessions/{session:path}")
     async def end_session(session: str) -> dict[str, Any]:
@@ -117,11 +117,17 @@ def checked(validate: Callable[[Any], T], data: Any) -> T:
 
 
 def merge_ranks(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Add up the summaries of data-parallel ranks: numbers are summed, dicts and agents merged by name."""
+    """Add up the summaries of data-parallel ranks: numbers are summed, dicts and agents merged by name.
+
+    Scores compare the agents of one rank; of an agent that several ranks know, those of the first are shown.
+    """
     merged: dict[str, Any] = {}
     for part in parts:
         merged = _add(merged, part)
     return merged
+
+
+_OF_ONE_RANK = ("contribution", "score_history")
 
 
 def _add(left: Any, right: Any) -> Any:
@@ -131,11 +137,14 @@ def _add(left: Any, right: Any) -> Any:
             return {
                 key: _add(left[key], right[key]) if key in left and key in right else both[key]
                 for key in both
-            }
+                if key not in _OF_ONE_RANK
+            } | {key: left[key] or right[key] for key in _OF_ONE_RANK if key in left and key in right}
         case list(), list():
-            by_name: dict[str, Any] = {}
+            by_name: dict[Any, Any] = {}
             for item in [*left, *right]:
-                by_name[item["name"]] = _add(by_name[item["name"]], item) if item["name"] in by_name else item
+                # Agents have names, and what they share has two.
+                name = item.get("name") or (item["agent"], item["producer"])
+                by_name[name] = _add(by_name[name], item) if name in by_name else item
             return list(by_name.values())
         case bool(), bool():
             return left or right

@@ -124,6 +124,22 @@ PATCHES: tuple[Patch, ...] = (
         "Streamed chats show wrong top_logprobs for replayed tokens.",
     ),
     Patch(
+        "sglang.srt.mem_cache.registry.default_radix_cache_factory",
+        "around",
+        "mem_cache_registry:around_default_radix_cache_factory",
+        ("ctx",),
+        "The radix cache knows agents, and evicts as --hive-eviction says.",
+        "KV is evicted by SGLang's LRU, and agents have no residency.",
+    ),
+    Patch(
+        _MANAGERS + "schedule_policy.SchedulePolicy.calc_priority",
+        "after",
+        "schedule_policy:after_calc_priority",
+        ("self", "waiting_queue", "running_batch"),
+        "The order of the waiting queue by contribution (--hive-schedule contribution).",
+        "--hive-schedule contribution does nothing.",
+    ),
+    Patch(
         _SCHEDULER + "__init__",
         "after",
         "scheduler:after_init",

@@ -46,7 +46,7 @@ def policy_of(name: str, agents: AgentRegistry, settings: DensitySettings) -> Ev
             return None
 
 
-class WorthStrategy(EvictionStrategy):
+class WorthStrategy(EvictionStrategy):  # type: ignore[misc]
     """A policy as SGLang's heaps see it; they evict from the host, and write back."""
 
     def __init__(self, cache: AgentAware) -> None:
@@ -69,6 +69,8 @@ class AgentAware:
         self.agents = agents
         self.policy = policy
         self.book = ResidencyBook(policy)
+        self.evictions = 0
+        self.eviction_seconds = 0.0
         self._nobody = Use(OTHER, None)
         self._use = self._nobody
         super().__init__(params, *args)  # type: ignore[call-arg]
@@ -85,6 +87,18 @@ class AgentAware:
         ended = self.book.end_session(session)
         if ended is not None and isinstance(self.evictable_leaves, LeafIndex):
             self.evictable_leaves.session_ended(ended)
+
+    def summary(self) -> dict[str, Any]:
+        """State and counters since start, as JSON-safe values."""
+        return {
+            "policy": self.policy.name if self.policy else self.eviction_policy,  # type: ignore[attr-defined]
+            "capacity_tokens": self.token_to_kv_pool_allocator.size,  # type: ignore[attr-defined]
+            "admissions": self.book.clock,
+            "evictions": self.evictions,
+            "eviction_seconds": self.eviction_seconds,
+            "resident_tokens": self.book.resident.total(),
+            "evicted_tokens": sum(total.evicted for total in self.book.totals.values()),
+        }
 
     def worth_of(self, node: TreeNode) -> float:
         """What one node is worth."""
@@ -152,9 +166,11 @@ class AgentAware:
 
     def evict(self, params: EvictParams) -> EvictResult:
         if not isinstance(self.evictable_leaves, LeafIndex) or self._engine_evicts():
-            return super().evict(params)  # type: ignore[misc, no-any-return]
+            return super().evict(params)  # type: ignore[misc]
         started = time.perf_counter()
         evicted = self._evict(self.evictable_leaves, params.num_tokens)
+        self.evictions += 1
+        self.eviction_seconds += time.perf_counter() - started
         self.update_eviction_metrics(evicted, started)  # type: ignore[attr-defined]
         return EvictResult(num_tokens_evicted=evicted)
 
@@ -185,7 +201,7 @@ class AgentAware:
         raise NotImplementedError
 
 
-class HiveRadixCache(AgentAware, RadixCache):
+class HiveRadixCache(AgentAware, RadixCache):  # type: ignore[misc]
     """One tier: the device."""
 
     def _free(self, leaf: TreeNode) -> int:

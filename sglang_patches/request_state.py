@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hive.agents.registry import AgentRegistry
-from hive.eviction.book import Use
+from hive.eviction.book import NOT_RESIDENT, Use
 from hive.logits_cache.cache import CachedRequest, LogitsCache
 from hive.logits_cache.hotspot import HotspotRule
 from hive.logits_cache.replay import Replay
@@ -16,6 +16,8 @@ from sglang_patches.metrics import SchedulerMetrics
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.managers.scheduler import Scheduler
+
+    from sglang_patches.radix_cache import AgentAware
 
 REPLAYED_KEY = "hive_replayed"
 """Key of ``Req.customized_info``: a 1 per replayed token; the tokenizer process counts them."""
@@ -32,6 +34,8 @@ class SchedulerState:
     """What Hive keeps in a scheduler process."""
 
     agents: AgentRegistry
+    tree: AgentAware | None
+    """None where SGLang's own kind of radix cache serves."""
     cache: LogitsCache | None
     """None when ``--no-hive-logits-cache`` was given or another sampler runs."""
     metrics: SchedulerMetrics | None
@@ -49,7 +53,13 @@ class SchedulerState:
         cache = self.cache.summary() if self.cache else None
         if cache is not None:
             cache |= {"replaying": len(self.replaying), "held": len(self.held), "joined": self.joined}
-        return {"logits_cache": cache, **self.agents.summary()}
+        known = self.agents.summary()
+        if self.tree is not None:
+            residency = self.tree.book.summary()
+            for agent in known["agents"]:
+                agent |= residency.get(agent["name"], NOT_RESIDENT)
+        tree = self.tree.summary() if self.tree is not None else None
+        return {"logits_cache": cache, "radix_cache": tree, **known}
 
 
 @dataclass(slots=True)
@@ -60,6 +70,8 @@ class RequestState:
     session: str | None = None
     use: Use | None = None
     """As whom the radix cache knows it, once it is admitted."""
+    number: int = 0
+    """Of its arrival, among all requests."""
     cached: CachedRequest | None = None
     """None when the Logits Cache takes no part."""
     replay: Replay | None = None

@@ -17,6 +17,7 @@ from hive.logits_cache.cache import LogitsCache
 from hive.logits_cache.distinct import DistinctSample
 from hive.server_args import HiveServerArgs
 from sglang_patches import replay
+from sglang_patches.mem_cache_registry import agent_aware
 from sglang_patches.metrics import SchedulerMetrics
 from sglang_patches.plugin import verify
 from sglang_patches.request_state import (
@@ -31,6 +32,7 @@ from sglang_patches.request_state import (
     tag_of,
 )
 from sglang_patches.sampler import REMAINING_ATTRIBUTE, ROWS_ATTRIBUTE, HiveSampler, SampledRows
+from sglang_patches.schedule_policy import ContributionOrder
 
 if TYPE_CHECKING:
     from sglang.srt.managers.io_struct import AbortReq, DumperControlReqInput
@@ -53,7 +55,11 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
     # One rank per tensor-parallel group counts for all.
     counting = self.server_args.enable_metrics and self.metrics_reporter.is_stats_logging_rank
     metrics = SchedulerMetrics() if counting else None
-    self.hive = SchedulerState(AgentRegistry(args.max_agents), cache, metrics, args.share_tenants, [], [], [])
+    tree = agent_aware(self.tree_cache)
+    agents = tree.agents if tree is not None else AgentRegistry(args.max_agents, window=args.window)
+    self.hive = SchedulerState(agents, tree, cache, metrics, args.share_tenants, [], [], [])
+    by_contribution = args.schedule == "contribution"
+    self.policy.hive_order = ContributionOrder(agents, args.schedule_max_passes) if by_contribution else None
 
 
 def around_add_request_to_queue(
@@ -70,8 +76,8 @@ def around_add_request_to_queue(
     state: SchedulerState = self.hive
     tag = tag_of(req)
     next_seed, seed = next_seed_of(req), seed_of(req)
-    req.hive = RequestState(tag.get("agent"))
     state.agents.arrived(tag.get("agent"), tag.get("session"), len(req.origin_input_ids))
+    req.hive = RequestState(tag.get("agent"), tag.get("session"), number=state.agents.requests)
     reason = bypass_reason(self, req)
     if state.cache is None or reason is not None:
         if state.cache is not None and reason is not None:
@@ -260,5 +266,12 @@ def _control(state: SchedulerState, operation: str, body: dict[str, Any]) -> dic
         state.agents.register(body["name"], body.get("description", ""), body.get("session"))
         return {}
     if operation == "end_session":
+        if state.tree is not None:
+            state.tree.end_session(body["session"])
         return {"requests": state.agents.end_session(body["session"])}
+    if operation == "agents":
+        agents = state.summary()["agents"]
+        for agent in agents:
+            agent["score_history"] = state.agents.window.history_of(agent["name"])
+        return {"agents": agents}
     return state.summary()

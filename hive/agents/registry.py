@@ -54,6 +54,8 @@ class AgentRegistry:
         self._agents: dict[str, AgentProfile] = {}
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self.sessions_ended = 0
+        self.requests = 0
+        """Requests that arrived so far: the clock of the waiting queue."""
 
     def register(self, name: str, description: str = "", session: str | None = None) -> AgentProfile:
         """Announce an agent (again): a program's first message to the server."""
@@ -77,12 +79,25 @@ class AgentRegistry:
 
     def arrived(self, agent: str | None, session: str | None, prompt_tokens: int) -> None:
         """Count a request that was accepted."""
+        self.requests += 1
         profile = self.profile(agent)
         profile.requests += 1
         profile.prompt_tokens += prompt_tokens
         self.window.arrived(profile.name, prompt_tokens)
         if session is not None:
             self._session(session).requests += 1
+
+    def place(self, agent: str | None, number: int, max_passes: int) -> tuple[int, float, int]:
+        """Sort key in a waiting queue by contribution: agents of higher score first.
+
+        Args:
+            agent: whose request it is.
+            number: :attr:`requests` as it arrived.
+            max_passes: a request that so many others arrived after is as urgent as can be, and nothing starves.
+        """
+        if self.requests - number >= max_passes:
+            return (0, 0.0, number)
+        return (1, -self.window.score(self.profile(agent).name), number)
 
     def left(self, agent: str | None, *, cached_tokens: int, generated: int, replayed: int) -> None:
         """Count a request that ended, however it ended."""
@@ -113,9 +128,18 @@ class AgentRegistry:
         return known.requests
 
     def summary(self) -> dict[str, Any]:
-        """Agents, busiest first, and session counts, as JSON-safe values."""
+        """Agents, busiest first, with their scores as of the last round; sessions; and what agents share."""
         agents = sorted(self._agents.values(), key=lambda profile: (-profile.requests, profile.name))
+        scores = self.window.scores
         return {
-            "agents": [asdict(profile) for profile in agents],
+            "agents": [
+                {
+                    **asdict(profile),
+                    "contribution": asdict(scores[profile.name]) if profile.name in scores else None,
+                }
+                for profile in agents
+            ],
             "sessions": {"active": len(self._sessions), "ended": self.sessions_ended},
+            "rounds": self.window.round,
+            "sharing": self.window.edges(),
         }

@@ -94,6 +94,10 @@ class ActivityWindow:
         known = self.scores.get(agent)
         return known.score if known is not None else 0.0
 
+    def history_of(self, agent: str) -> list[tuple[int, float]]:
+        """The agent's scores, as (round, score), oldest first."""
+        return [(number, scores[agent]) for number, scores in self.history if agent in scores]
+
     def edges(self) -> list[dict[str, Any]]:
         """The shared-token graph of the window, heaviest edges first, as JSON-safe values."""
         ordered = sorted(self._sharing.items(), key=lambda item: (-item[1].weight, item[0]))

@@ -17,6 +17,8 @@ Score = Callable[[str], float]
 class EvictionPolicy(ABC):
     """Says what each node is worth.  It is told of every reuse and every eviction, and may learn from them."""
 
+    name: str
+    """As the flag of the server says it."""
     trims: bool
     """Whether only as much of a victim's tail goes as is needed, and evictions are batched; else whole leaves go."""
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from hive.eviction.base import EvictionPolicy
 from hive.eviction.node import NodeRecord, Session
 
 MAX_SESSIONS = 65536
+NOT_RESIDENT = {"resident_tokens": 0, "stored_tokens": 0, "evicted_tokens": 0}
+"""The summary of an agent that has stored nothing."""
 
 
 @dataclass(slots=True)
@@ -106,7 +107,7 @@ class ResidencyBook:
         total = self.resident.total() or 1
         return {agent: tokens / total for agent, tokens in self.resident.items()}
 
-    def summary(self) -> dict[str, dict[str, Any]]:
+    def summary(self) -> dict[str, dict[str, int]]:
         """By agent: tokens resident, and stored and evicted since start."""
         return {
             agent: {

@@ -17,6 +17,7 @@ class ContributionPolicy(EvictionPolicy):
     The owner is the agent that computed the KV; within one score the least recently used goes first.
     """
 
+    name = "paper"
     trims = False
 
     def __init__(self, score: Score) -> None:

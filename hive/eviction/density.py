@@ -52,6 +52,7 @@ class DensitySettings:
 class DensityPolicy(EvictionPolicy):
     """See the module."""
 
+    name = "density"
     trims = True
 
     def __init__(self, score: Score, settings: DensitySettings | None = None) -> None:
@@ -124,13 +125,15 @@ class DensityPolicy(EvictionPolicy):
 def age_bin(age: int) -> int:
     """The bin of one age."""
     # (1 + age)^3 has the bits of 3 log2(1 + age): exact, and faster than a logarithm.
-    return min(AGE_BINS - 1, ((1 + age) ** BINS_PER_DOUBLING).bit_length() - 1)
+    bits: int = ((1 + age) ** BINS_PER_DOUBLING).bit_length()
+    return min(AGE_BINS - 1, bits - 1)
 
 
 def age_bins(ages: NDArray[np.int64]) -> NDArray[np.int64]:
     """Bins of ages, [n]."""
     bins = np.floor(BINS_PER_DOUBLING * np.log2(1.0 + ages) + 1e-9).astype(np.int64)
-    return np.minimum(bins, AGE_BINS - 1)
+    capped: NDArray[np.int64] = np.minimum(bins, AGE_BINS - 1)
+    return capped
 
 
 def _densities(

@@ -8,7 +8,7 @@ of ten thousand leaves is one look-up.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, MutableSet
+from collections.abc import Generator, Iterator, Mapping, MutableSet
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -95,7 +95,7 @@ class LeafIndex(MutableSet[L]):
             assert leaf is not None
             self._classes[slot] = self._policy.class_of(leaf.hive)
 
-    def victims(self, clock: int, shares: Mapping[str, float]) -> Iterator[L]:
+    def victims(self, clock: int, shares: Mapping[str, float]) -> Generator[L]:
         """Leaves in the order in which they should go; the caller removes each one before it asks for the next.
 
         A parent that becomes a leaf on the way takes its place in the order.

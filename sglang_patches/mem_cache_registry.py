@@ -1,0 +1,76 @@
+"""Hook on ``sglang.srt.mem_cache.registry``: the radix caches that SGLang would build are Hive's.
+
+Other kinds of caches (sliding windows, state-space models, LMCache, the C++ and the unified tree) stay as they are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from hive.agents.registry import AgentRegistry
+from hive.eviction.density import DensitySettings
+from hive.server_args import HiveServerArgs
+
+if TYPE_CHECKING:
+    from sglang.srt.mem_cache.registry import TreeCacheBuildContext
+
+    from sglang_patches.radix_cache import AgentAware
+
+logger = logging.getLogger(__name__)
+
+
+def around_default_radix_cache_factory(original: Callable[..., Any], ctx: TreeCacheBuildContext) -> Any:
+    """Build Hive's cache where SGLang would build one of the two that it extends."""
+    from sglang_patches.radix_cache import ENGINE_POLICIES, HiveRadixCache, policy_of
+
+    args = HiveServerArgs.from_environment()
+    if args.eviction in ENGINE_POLICIES:
+        ctx.params.eviction_policy = args.eviction
+    other = other_cache(ctx)
+    if other is not None:
+        logger.warning(
+            "Hive: KV is evicted by SGLang's own %s, not by --hive-eviction %s: %s",
+            ctx.params.eviction_policy,
+            args.eviction,
+            other,
+        )
+        return original(ctx)
+    agents = AgentRegistry(args.max_agents, window=args.window)
+    policy = policy_of(args.eviction, agents, DensitySettings(max_share=args.eviction_max_share))
+    logger.info("Hive: eviction by %s", args.eviction)
+    if not ctx.enable_hierarchical_cache:
+        return HiveRadixCache(ctx.params, agents=agents, policy=policy)
+
+    from sglang_patches.hiradix_cache import HiveHiRadixCache
+
+    cache = HiveHiRadixCache(ctx.params, ctx.server_args, agents=agents, policy=policy)
+    ctx.tp_worker.register_hicache_layer_transfer_counter(cache.cache_controller.layer_done_counter)
+    return cache
+
+
+def agent_aware(cache: Any) -> AgentAware | None:
+    """Hive's radix cache, out of whatever SGLang has wrapped it in; None where it serves with one of its own."""
+    from sglang_patches.radix_cache import AgentAware
+
+    inner = getattr(cache, "inner", cache)
+    return inner if isinstance(inner, AgentAware) else None
+
+
+def other_cache(ctx: TreeCacheBuildContext) -> str | None:
+    """Why SGLang builds another cache than the two that Hive extends; None where it builds one of them."""
+    from sglang.srt.environ import envs
+    from sglang.srt.utils.tensor_bridge import use_mlx
+
+    reasons = {
+        "the radix cache is disabled": ctx.disable_radix_cache,
+        "the model has sliding windows": ctx.is_hybrid_swa,
+        "the model has state-space layers": ctx.is_hybrid_ssm,
+        "its sparse attention has a cache of its own": ctx.enable_hierarchical_cache and ctx.is_dsa,
+        "the C++ tree was asked for": envs.SGLANG_EXPERIMENTAL_CPP_RADIX_TREE.get(),
+        "the unified tree was asked for": envs.SGLANG_ENABLE_UNIFIED_RADIX_TREE.get() or use_mlx(),
+        "LMCache was asked for": ctx.server_args.enable_lmcache,
+        "FlexKV was asked for": ctx.server_args.enable_flexkv,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
