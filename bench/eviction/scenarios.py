@@ -29,6 +29,11 @@ class Scenario:
     swept: tuple[int, ...] = ()
     """More pools, for the curve of hits against pools; no goal is about them."""
 
+    @property
+    def all_pools(self) -> tuple[int, ...]:
+        """Those of the curve among them, by size."""
+        return tuple(sorted((*self.pools, *self.swept)))
+
     def trace(self, seed: int) -> Trace:
         """The traffic of one seed."""
         return traced(self.traffic.slots_of(Generator(seed)))

@@ -1,0 +1,179 @@
+"""``python -m bench.eviction --json FILE [--quick]``: what an eviction policy is worth.
+
+Replays traffic on SGLang's radix cache, without a model: what counts is which prompt tokens are found. Beside each
+policy stands a cache that knows the future. ``--quick`` takes about two minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from bench.eviction.cost import CostRow, measure_cost
+from bench.eviction.measure import Replayed, Work, replayed
+from bench.eviction.policies import CLAIRVOYANT, MAIN_POLICIES, POLICIES
+from bench.eviction.pool_replay import Leak
+from bench.eviction.report import (
+    BASELINE,
+    POLICY,
+    Report,
+    cost_table,
+    goals_of,
+    goals_table,
+    rows_of,
+    rows_table,
+    score_trace,
+)
+from bench.eviction.scenarios import SCENARIOS, Scenario
+from bench.eviction.schedule import PoolTooSmall
+from bench.logits_cache.machine import machine, versions
+
+COST = "cost"
+SEEDS, QUICK_SEEDS = 3, 2
+COST_TURNS, QUICK_COST_TURNS = 9, 3
+SCORED = ("A", "B", "E")
+"""Scenarios whose agents' scores are kept."""
+
+
+class Settings(NamedTuple):
+    """What a run is asked for."""
+
+    scenarios: Sequence[Scenario]
+    policies: Sequence[str]
+    seeds: int
+    sweep: bool
+    """Whether the pools for the curves are replayed, too."""
+    cost_turns: int
+    """0: leave the cost out."""
+    workers: int
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.eviction",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="write the report here")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="for the plots (default: beside FILE)")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"{QUICK_SEEDS} seeds instead of {SEEDS}, no sweep over pools, fewer turns of the cost",
+    )
+    parser.add_argument("--seeds", type=int, metavar="N", help="so many seeds")
+    parser.add_argument(
+        "--only",
+        choices=(*SCENARIOS, COST),
+        nargs="+",
+        default=(*SCENARIOS, COST),
+        metavar="PART",
+        help=f"of {', '.join(SCENARIOS)}, {COST}",
+    )
+    parser.add_argument(
+        "--policies",
+        choices=POLICIES,
+        nargs="+",
+        default=MAIN_POLICIES,
+        metavar="POLICY",
+        help=f"of {', '.join(POLICIES)}; {BASELINE} is always replayed",
+    )
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes (default: 2)")
+    return parser
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """The options, with what --quick stands for."""
+    quick: bool = options.quick
+    turns = QUICK_COST_TURNS if quick else COST_TURNS
+    return Settings(
+        scenarios=[SCENARIOS[name] for name in SCENARIOS if name in options.only],
+        policies=list(dict.fromkeys((BASELINE, *options.policies, CLAIRVOYANT))),
+        seeds=options.seeds or (QUICK_SEEDS if quick else SEEDS),
+        sweep=not quick,
+        cost_turns=turns if COST in options.only else 0,
+        workers=options.workers,
+    )
+
+
+def measure(settings: Settings, command: str, console: Console) -> Report:
+    """Everything that is asked for."""
+    began = time.monotonic()
+    cost: list[CostRow] = []
+    if settings.cost_turns:
+        # Alone on the machine: this is about time.
+        console.print("cost of evicting")
+        policies = [BASELINE, *(name for name in settings.policies if POLICIES[name].hive)]
+        cost = measure_cost(policies, settings.cost_turns)
+    work = [
+        Work(scenario, seed, scenario.all_pools if settings.sweep else scenario.pools, settings.policies)
+        for seed in range(settings.seeds)
+        for scenario in settings.scenarios
+    ]
+    results: list[Replayed] = []
+    for done, part in enumerate(replayed(work, settings.workers), start=1):
+        console.print(f"replayed {part[0].scenario}, seed {part[0].seed} ({done} of {len(work)})")
+        results += part
+    rows = rows_of(settings.scenarios, results)
+    return Report(
+        command=command,
+        versions=versions(),
+        machine=machine(),
+        seconds=round(time.monotonic() - began, 1),
+        scenarios={scenario.name: scenario.what for scenario in settings.scenarios},
+        goals=goals_of(rows, SCENARIOS),
+        rows=rows,
+        cost=cost,
+        scores=[
+            score_trace(result, POLICIES[POLICY].window.round_requests)
+            for result in results
+            if result.scenario in SCORED
+            and (result.policy, result.seed) == (POLICY, 0)
+            and result.pool == SCENARIOS[result.scenario].pools[-1]
+        ],
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = _parser().parse_args(argv)
+    # In a file the tables shall have the room that they need.
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    try:
+        report = measure(settings_of(options), public_command(argv or sys.argv[1:]), console)
+    except (Leak, PoolTooSmall) as error:
+        raise SystemExit(f"bench: {error}") from None
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(report.model_dump_json(indent=1) + "\n")
+    if report.rows:
+        console.print(rows_table(report.rows))
+    if report.cost:
+        console.print(cost_table(report.cost))
+    if report.goals:
+        console.print(goals_table(report.goals))
+    if importlib.util.find_spec("matplotlib") is None:
+        console.print("no plots: matplotlib is not installed (it comes with hive\\[bench])")
+    else:
+        from bench.eviction.plots import write_plots
+
+        folder = options.plots or options.json.parent
+        for path in write_plots(report.rows, report.scores, folder, options.json.stem):
+            console.print(f"plot: {path}", highlight=False)
+    console.print(f"report: {options.json} ({report.seconds:.0f} s)", highlight=False)
+
+
+def public_command(arguments: Sequence[str]) -> str:
+    """The command line: of a path its last part."""
+    shown = (Path(text).name if "/" in text else text for text in arguments)
+    return shlex.join(["python", "-m", "bench.eviction", *shown])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""What a run leaves behind: the JSON file and the tables on the terminal."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel
+from rich.table import Table
+
+from bench.eviction.cost import CostRow
+from bench.eviction.measure import Replayed
+from bench.eviction.outcome import Outcome
+from bench.eviction.policies import CLAIRVOYANT
+from bench.eviction.scenarios import Scenario
+
+BASELINE = "lru"
+POLICY = "density"
+"""Whose figures have goals."""
+GAP_CLOSED = 0.6
+"""Goal in every scenario with agents, for every pool."""
+GAP_CLOSED_B = 0.9
+"""Goal in scenario B at `LARGE_B`."""
+LARGE_B = 34_000
+MORE_PREFILL = 1.02
+"""Against LRU, on traffic without agents: the goal is to stay below."""
+LEAST_GAP = 0.01
+"""Of LRU's prefill: where clairvoyance saves less, the share that a policy saves of it says nothing."""
+
+
+class Row(BaseModel):
+    """A policy in a scenario with some pool: means over the seeds."""
+
+    scenario: str
+    policy: str
+    pool: int
+    source: Literal["trace", "server"] = "trace"
+    gap_closed: float | None
+    """(LRU's prefill - this one's) / (LRU's prefill - the clairvoyant one's); None where there is no gap."""
+    gap_closed_by_seed: list[float | None]
+    hit: float
+    """Prompt tokens found in the cache over all prompt tokens."""
+    hot_hit: float | None
+    """The same over those of Patcher, Viewer and Decision."""
+    cold_hit: float | None
+    """The same over those of all other agents but the one that does harm."""
+    hit_by_agent: dict[str, float]
+    evicted_tokens: float
+    evict_calls: float
+    prefill_tokens: float
+    prompt_tokens: float
+    seeds: int
+    swept: bool
+    """Whether the row is there for the curve only."""
+
+
+class ScoreTrace(BaseModel):
+    """The contribution of each agent as a replay went on (the paper's Figure 9)."""
+
+    scenario: str
+    policy: str
+    pool: int
+    seed: int
+    round_requests: int
+    rounds: list[int]
+    scores: dict[str, list[float]]
+    """By agent, in the order of `rounds`; 0 where the agent took no part."""
+
+
+class Goal(BaseModel):
+    """A figure, and what it should be."""
+
+    what: str
+    goal: float
+    must_be: Literal["at least", "at most"]
+    value: float
+    where: str
+    """The scenario and pool that the value is of: the worst."""
+
+    @property
+    def met(self) -> bool:
+        """Whether it is."""
+        return self.value >= self.goal if self.must_be == "at least" else self.value <= self.goal
+
+
+class Report(BaseModel):
+    """The JSON file."""
+
+    command: str
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    seconds: float
+    scenarios: dict[str, str]
+    """What each one is."""
+    goals: list[Goal]
+    rows: list[Row]
+    cost: list[CostRow]
+    scores: list[ScoreTrace]
+
+
+def rows_of(scenarios: Iterable[Scenario], results: Sequence[Replayed]) -> list[Row]:
+    """One row for each scenario, pool and policy, in the order of `scenarios`, of growing pools, and of policies."""
+    outcomes: dict[tuple[str, int, str], dict[int, Outcome]] = {}
+    for result in results:
+        outcomes.setdefault((result.scenario, result.pool, result.policy), {})[result.seed] = result.outcome
+    rows: list[Row] = []
+    for scenario in scenarios:
+        places = [place for place in outcomes if place[0] == scenario.name]
+        for place in sorted(places, key=lambda place: place[1]):
+            _, pool, policy = place
+            seeds = outcomes[place]
+            baseline, bound = (outcomes[scenario.name, pool, name] for name in (BASELINE, CLAIRVOYANT))
+            rows.append(
+                Row(
+                    scenario=scenario.name,
+                    policy=policy,
+                    pool=pool,
+                    gap_closed=gap_closed(
+                        *(_mean_prefill(each.values()) for each in (baseline, seeds, bound))
+                    ),
+                    gap_closed_by_seed=[
+                        gap_closed(*(each[seed].prefill_tokens for each in (baseline, seeds, bound)))
+                        for seed in sorted(seeds)
+                    ],
+                    hit=_mean(outcome.hit for outcome in seeds.values()) or 0.0,
+                    hot_hit=_mean(outcome.hot_hit for outcome in seeds.values()),
+                    cold_hit=_mean(outcome.cold_hit for outcome in seeds.values()),
+                    hit_by_agent=_hit_by_agent(seeds),
+                    evicted_tokens=statistics.fmean(each.evicted_tokens for each in seeds.values()),
+                    evict_calls=statistics.fmean(each.evict_calls for each in seeds.values()),
+                    prefill_tokens=_mean_prefill(seeds.values()),
+                    prompt_tokens=statistics.fmean(each.prompt_tokens for each in seeds.values()),
+                    seeds=len(seeds),
+                    swept=pool in scenario.swept,
+                )
+            )
+    return rows
+
+
+def gap_closed(baseline: float, prefill: float, bound: float) -> float | None:
+    """The share of what clairvoyance saves over the baseline that a policy saves; None if it saves next to nothing."""
+    gap = baseline - bound
+    return (baseline - prefill) / gap if gap > LEAST_GAP * baseline else None
+
+
+def score_trace(result: Replayed, round_requests: int) -> ScoreTrace:
+    """The scores that a replay with one of Hive's policies has kept."""
+    history = result.outcome.scores
+    agents = sorted({agent for _, scores in history for agent in scores})
+    return ScoreTrace(
+        scenario=result.scenario,
+        policy=result.policy,
+        pool=result.pool,
+        seed=result.seed,
+        round_requests=round_requests,
+        rounds=[number for number, _ in history],
+        scores={agent: [scores.get(agent, 0.0) for _, scores in history] for agent in agents},
+    )
+
+
+def goals_of(rows: Sequence[Row], scenarios: Mapping[str, Scenario]) -> list[Goal]:
+    """The goals that the rows say something about."""
+    mine = [row for row in rows if row.policy == POLICY and not row.swept]
+    goals: list[Goal] = []
+    gaps = [
+        (row.gap_closed, row) for row in mine if row.gap_closed is not None and scenarios[row.scenario].agents
+    ]
+    large = [(gap, row) for gap, row in gaps if (row.scenario, row.pool) == ("B", LARGE_B)]
+    for found, goal, what in (
+        (large, GAP_CLOSED_B, f"gap closed in B with {LARGE_B:,} tokens"),
+        (gaps, GAP_CLOSED, "gap closed, least of all scenarios and pools"),
+    ):
+        if found:
+            value, row = min(found, key=lambda item: item[0])
+            goals.append(Goal(what=what, goal=goal, must_be="at least", value=value, where=_place(row)))
+    baseline = {(row.scenario, row.pool): row.prefill_tokens for row in rows if row.policy == BASELINE}
+    ratios = [
+        (row.prefill_tokens / baseline[row.scenario, row.pool], row)
+        for row in mine
+        if not scenarios[row.scenario].agents
+    ]
+    if ratios:
+        value, row = max(ratios, key=lambda item: item[0])
+        what = "prefill over LRU's without agents, most of all pools"
+        goals.append(Goal(what=what, goal=MORE_PREFILL, must_be="at most", value=value, where=_place(row)))
+    return goals
+
+
+def rows_table(rows: Sequence[Row]) -> Table:
+    """The rows for a terminal."""
+    table = Table(title="Eviction, in replays", title_justify="left")
+    for heading in ("scenario", "pool", "policy"):
+        table.add_column(heading)
+    for heading in ("gap closed", "by seed", "hit", "hot", "cold", "prefill", "evicted"):
+        table.add_column(heading, justify="right")
+    previous: tuple[str, int] | None = None
+    for row in rows:
+        place = (row.scenario, row.pool)
+        if previous not in (None, place):
+            table.add_section()
+        table.add_row(
+            *((row.scenario, f"{row.pool:,}") if place != previous else ("", "")),
+            row.policy,
+            _number(row.gap_closed, "+.2f"),
+            " ".join(_number(gap, "+.2f") for gap in row.gap_closed_by_seed),
+            f"{row.hit:.1%}",
+            _number(row.hot_hit, ".1%"),
+            _number(row.cold_hit, ".1%"),
+            f"{row.prefill_tokens:,.0f}",
+            f"{row.evicted_tokens:,.0f}",
+        )
+        previous = place
+    return table
+
+
+def cost_table(rows: Sequence[CostRow]) -> Table:
+    """What evicting costs."""
+    table = Table(title="Cost of evicting", title_justify="left")
+    table.add_column("policy")
+    for heading in ("leaves", "µs per token", "ms per call", "tokens per call"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            row.policy,
+            f"{row.leaves:,}",
+            f"{row.us_per_token:.2f}",
+            f"{row.ms_per_call:.2f}",
+            f"{row.tokens_per_call:,.0f}",
+        )
+    return table
+
+
+def goals_table(goals: Sequence[Goal]) -> Table:
+    """The figures against their goals."""
+    table = Table(title=f"Goals of {POLICY}", title_justify="left")
+    for heading in ("figure", "value", "where", "goal", ""):
+        table.add_column(heading, justify="right" if heading == "value" else "left")
+    for goal in goals:
+        met = "[green]met[/]" if goal.met else "[red]missed[/]"
+        table.add_row(goal.what, f"{goal.value:.3f}", goal.where, f"{goal.must_be} {goal.goal:g}", met)
+    return table
+
+
+def _place(row: Row) -> str:
+    return f"{row.scenario}, {row.pool:,}"
+
+
+def _mean_prefill(outcomes: Iterable[Outcome]) -> float:
+    return statistics.fmean(outcome.prefill_tokens for outcome in outcomes)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _hit_by_agent(outcomes: Mapping[int, Outcome]) -> dict[str, float]:
+    prompt: dict[str, int] = {}
+    cached: dict[str, int] = {}
+    for outcome in outcomes.values():
+        for agent, tokens in outcome.by_agent.items():
+            if agent is not None:
+                prompt[agent] = prompt.get(agent, 0) + tokens.prompt
+                cached[agent] = cached.get(agent, 0) + tokens.cached
+    return {agent: cached[agent] / prompt[agent] for agent in sorted(prompt)}
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
