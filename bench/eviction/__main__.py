@@ -39,7 +39,7 @@ from bench.logits_cache.machine import machine, versions
 COST = "cost"
 SEEDS, QUICK_SEEDS = 3, 2
 COST_TURNS, QUICK_COST_TURNS = 9, 3
-SCORED = ("A", "B", "E")
+SCORED = ("A", "B", "D", "E")
 """Scenarios whose agents' scores are kept."""
 
 
@@ -96,7 +96,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
     turns = QUICK_COST_TURNS if quick else COST_TURNS
     return Settings(
         scenarios=[SCENARIOS[name] for name in SCENARIOS if name in options.only],
-        policies=list(dict.fromkeys((BASELINE, *options.policies, CLAIRVOYANT))),
+        policies=list(dict.fromkeys((BASELINE, *options.policies))),
         seeds=options.seeds or (QUICK_SEEDS if quick else SEEDS),
         sweep=not quick,
         cost_turns=turns if COST in options.only else 0,
@@ -111,10 +111,11 @@ def measure(settings: Settings, command: str, console: Console) -> Report:
     if settings.cost_turns:
         # Alone on the machine: this is about time.
         console.print("cost of evicting")
-        policies = [BASELINE, *(name for name in settings.policies if POLICIES[name].hive)]
-        cost = measure_cost(policies, settings.cost_turns)
+        timed = [BASELINE, *(name for name in settings.policies if POLICIES[name].hive)]
+        cost = measure_cost(timed, settings.cost_turns)
+    policies = [*settings.policies, CLAIRVOYANT]
     work = [
-        Work(scenario, seed, scenario.all_pools if settings.sweep else scenario.pools, settings.policies)
+        Work(scenario, seed, scenario.all_pools if settings.sweep else scenario.pools, policies)
         for seed in range(settings.seeds)
         for scenario in settings.scenarios
     ]

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import NamedTuple
 
+import torch
+
 from bench.eviction.outcome import Outcome
 from bench.eviction.scenarios import Scenario, replay
 
@@ -41,6 +43,10 @@ class Work(NamedTuple):
 
 def replayed(work: Sequence[Work], workers: int) -> Iterator[list[Replayed]]:
     """The replays of each piece of work, as they are done by so many processes."""
-    with ProcessPoolExecutor(workers) as processes:
+    if workers == 1:
+        yield from (each.done() for each in work)
+        return
+    # One thread each: the processes are as many as there shall be, and threads do not survive a fork.
+    with ProcessPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as processes:
         for future in as_completed([processes.submit(each.done) for each in work]):
             yield future.result()

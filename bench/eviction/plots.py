@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -10,11 +10,14 @@ import matplotlib as mpl
 mpl.use("Agg")
 
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from bench.eviction.policies import CLAIRVOYANT, POLICIES
-from bench.eviction.report import Row, ScoreTrace
+from bench.eviction.report import BASELINE, Row, ScoreTrace
+from bench.eviction.scenarios import SCENARIOS
 
-_STYLES = dict(
+_COLOURS = dict(
     zip(
         (*POLICIES, CLAIRVOYANT),
         ("#7f7f7f", "#bcbd22", "#17becf", "#ff7f0e", "#1f77b4", "#9467bd", "#d62728", "black"),
@@ -27,31 +30,42 @@ def write_plots(rows: Sequence[Row], scores: Sequence[ScoreTrace], folder: Path,
     """Draw everything that there is; returns the files written."""
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
-    if rows:
+    curves = _curves(rows)
+    if curves:
         written.append(folder / f"{stem}-hits.png")
-        _draw_hits(rows, written[-1])
+        _draw_hits(curves, written[-1])
+    if any(row.gap_closed is not None for row in rows):
+        written.append(folder / f"{stem}-gaps.png")
+        _draw_gaps([row for row in rows if not row.swept], written[-1])
     if scores:
         written.append(folder / f"{stem}-scores.png")
         _draw_scores(scores, written[-1])
     return written
 
 
-def _draw_hits(rows: Sequence[Row], path: Path) -> None:
-    """A panel for each scenario: hit rate against the size of the pool, a line for each policy."""
-    names = list(dict.fromkeys(row.scenario for row in rows))
-    columns = min(3, len(names))
-    lines = -(-len(names) // columns)
-    figure, axes = plt.subplots(lines, columns, figsize=(4.2 * columns, 3.2 * lines), squeeze=False)
-    for name, axis in zip(names, axes.flat, strict=False):
-        inside = [row for row in rows if row.scenario == name]
-        for policy, colour in _STYLES.items():
-            points = [(row.pool / 1000, row.hit) for row in inside if row.policy == policy]
+def _curves(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows by traffic, which some scenarios have in common, where there is more than one pool."""
+    curves: dict[str, list[Row]] = {}
+    for row in rows:
+        names = [row.scenario]
+        if row.scenario in SCENARIOS:
+            traffic = SCENARIOS[row.scenario].traffic
+            names = [scenario.name for scenario in SCENARIOS.values() if scenario.traffic == traffic]
+        curves.setdefault(names[0], []).append(row)
+    return {name: curve for name, curve in curves.items() if len({row.pool for row in curve}) > 1}
+
+
+def _draw_hits(curves: Mapping[str, Sequence[Row]], path: Path) -> None:
+    """A panel for each traffic: hit rate against the size of the pool, a line for each policy."""
+    figure, axes = _panels(len(curves))
+    for (name, rows), axis in zip(curves.items(), axes, strict=True):
+        for policy, colour in _COLOURS.items():
+            points = sorted((row.pool / 1000, row.hit) for row in rows if row.policy == policy)
             if points:
-                style = "--" if policy == CLAIRVOYANT else "-"
                 axis.plot(
                     [pool for pool, _ in points],
                     [hit for _, hit in points],
-                    style,
+                    "--" if policy == CLAIRVOYANT else "-",
                     marker="o",
                     markersize=4,
                     color=colour,
@@ -60,22 +74,39 @@ def _draw_hits(rows: Sequence[Row], path: Path) -> None:
         axis.set_title(name, fontsize=10)
         axis.set_xlabel("pool (thousand tokens)")
         axis.set_ylabel("prompt tokens found")
-    for axis in list(axes.flat)[len(names) :]:
-        axis.remove()
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.tight_layout()
-    figure.legend(handles, labels, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.savefig(path, dpi=150, bbox_inches="tight")
-    plt.close(figure)
+        axis.legend(fontsize=7)
+    _save(figure, path)
+
+
+def _draw_gaps(rows: Sequence[Row], path: Path) -> None:
+    """A group of bars for each scenario and pool: how much of the gap each policy closes."""
+    places = list(dict.fromkeys((row.scenario, row.pool) for row in rows if row.gap_closed is not None))
+    policies = [
+        policy
+        for policy in _COLOURS
+        if policy not in (BASELINE, CLAIRVOYANT) and any(row.policy == policy for row in rows)
+    ]
+    gaps = {(row.scenario, row.pool, row.policy): row.gap_closed for row in rows}
+    figure, axis = plt.subplots(figsize=(2 + 0.7 * len(places), 3.8))
+    width = 0.8 / max(1, len(policies))
+    for number, policy in enumerate(policies):
+        heights = [gaps.get((*place, policy)) or 0.0 for place in places]
+        lefts = [at - 0.4 + (number + 0.5) * width for at in range(len(places))]
+        axis.bar(lefts, heights, width, label=policy, color=_COLOURS[policy])
+    axis.axhline(0, color="black", linewidth=0.8)
+    axis.axhline(1, color="black", linewidth=0.8, linestyle="--")
+    axis.set_ylim(-1.05, 1.05)
+    axis.set_xticks(range(len(places)), [f"{name}\n{pool / 1000:g}k" for name, pool in places], fontsize=8)
+    axis.set_ylabel(f"gap closed, {BASELINE} 0, {CLAIRVOYANT} 1")
+    axis.legend(fontsize=7, loc="lower left")
+    _save(figure, path)
 
 
 def _draw_scores(traces: Sequence[ScoreTrace], path: Path) -> None:
     """A panel for each scenario: the contribution of each agent, round by round."""
-    columns = min(3, len(traces))
-    lines = -(-len(traces) // columns)
-    figure, axes = plt.subplots(lines, columns, figsize=(4.2 * columns, 3.2 * lines), squeeze=False)
+    figure, axes = _panels(len(traces))
     agents = sorted({agent for trace in traces for agent in trace.scores})
-    for trace, axis in zip(traces, axes.flat, strict=False):
+    for trace, axis in zip(traces, axes, strict=True):
         for number, agent in enumerate(agents):
             if agent in trace.scores:
                 axis.plot(trace.rounds, trace.scores[agent], marker=".", color=f"C{number}", label=agent)
@@ -84,8 +115,21 @@ def _draw_scores(traces: Sequence[ScoreTrace], path: Path) -> None:
         axis.set_ylabel("contribution score")
         axis.set_ylim(-0.02, 1.02)
         axis.legend(fontsize=7)
-    for axis in list(axes.flat)[len(traces) :]:
+    _save(figure, path)
+
+
+def _panels(count: int) -> tuple[Figure, list[Axes]]:
+    """A figure with so many panels."""
+    columns = min(2, count)
+    lines = -(-count // columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(5.0 * columns, 3.4 * lines), squeeze=False)
+    panels: list[Axes] = list(axes.flat)
+    for axis in panels[count:]:
         axis.remove()
+    return figure, panels[:count]
+
+
+def _save(figure: Figure, path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=150)
     plt.close(figure)

@@ -20,7 +20,7 @@ from bench.eviction.schedule import most_running
 from bench.eviction.trace import Event, Request, Trace
 from bench.eviction.workload import Tokens
 from hive.agents.registry import AgentRegistry
-from sglang_patches.radix_cache import HiveRadixCache, policy_of
+from sglang_patches.radix_cache import build_radix_cache
 from sglang_patches.request_state import RequestState
 
 _MAX_AGENTS = 256
@@ -84,12 +84,11 @@ class PoolReplay:
             req_to_token_pool=self.slots,
             token_to_kv_pool_allocator=self.allocator,
             page_size=1,
-            eviction_policy="lru" if self.policy.hive else self.policy.eviction,
         )
-        if not self.policy.hive:
-            return RadixCache(params)
-        policy = policy_of(self.policy.eviction, self.registry, self.policy.density)
-        return HiveRadixCache(params, agents=self.registry, policy=policy)
+        if self.policy.hive:
+            return build_radix_cache(params, self.policy.eviction, self.registry, self.policy.density)
+        params.eviction_policy = self.policy.eviction
+        return RadixCache(params)
 
     def run(self) -> Outcome:
         """All events.
