@@ -22,7 +22,7 @@ from rich.console import Console
 from bench.logits_cache.client import BenchError
 from bench.logits_cache.machine import public_command
 from bench.logits_cache.report import summary_lines, table
-from bench.logits_cache.servers import started
+from bench.logits_cache.servers import served_model, started
 from bench.logits_cache.session import Session, Settings
 from bench.logits_cache.workloads import WORKLOADS, Prompts, game24_prompts, random_prompts
 from hive.embedded_model import ensure_embedded_model
@@ -112,19 +112,6 @@ def settings_of(options: argparse.Namespace, began: float, model: str, vocabular
         began=began,
         deadline=None if minutes is None else began + 60 * minutes - RESERVE_S,
     )
-
-
-def served_model(url: str) -> str:
-    """What a server calls its model, less the folder.
-
-    Raises:
-        BenchError: when nobody answers there.
-    """
-    try:
-        answer = httpx.get(f"{url}/model_info", timeout=30, trust_env=False).raise_for_status()
-    except httpx.HTTPError as error:
-        raise BenchError(f"{url} does not answer as an SGLang server: {error}") from None
-    return Path(answer.json()["model_path"]).name
 
 
 def main(argv: Sequence[str] | None = None) -> None:

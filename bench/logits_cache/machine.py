@@ -32,7 +32,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def public_command(arguments: Sequence[str]) -> str:
+def public_command(arguments: Sequence[str], module: str = "bench.logits_cache") -> str:
     """The command line: of a path its last part, of a URL nothing."""
     shown = ("URL" if "://" in text else Path(text).name if "/" in text else text for text in arguments)
-    return shlex.join(["python", "-m", "bench.logits_cache", *shown])
+    return shlex.join(["python", "-m", module, *shown])

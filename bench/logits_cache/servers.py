@@ -7,6 +7,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import httpx
+
+from bench.logits_cache.client import BenchError
 from hive.launch_server import cpu_defaults
 from hive.server_process import ServerProcess
 
@@ -41,3 +44,16 @@ def started(
             server.wait()
             urls[kind] = server.url
         yield urls
+
+
+def served_model(url: str) -> str:
+    """What a server calls its model, less the folder.
+
+    Raises:
+        BenchError: when nobody answers there.
+    """
+    try:
+        answer = httpx.get(f"{url}/model_info", timeout=30, trust_env=False).raise_for_status()
+    except httpx.HTTPError as error:
+        raise BenchError(f"{url} does not answer as an SGLang server: {error}") from None
+    return Path(answer.json()["model_path"]).name
