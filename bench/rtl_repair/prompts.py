@@ -16,6 +16,7 @@ from bench.rtl_repair.edits import Edit
 from bench.rtl_repair.lint import LintWarning
 from bench.rtl_repair.simulator import Simulation
 from bench.rtl_repair.text_search import Passage
+from hive import Message
 
 DECISION: Final = """\
 You lead a small team that repairs Verilog designs. One line of a design is wrong. A testbench compares the design \
@@ -89,6 +90,8 @@ and do not quote long pieces of code. If the text says nothing of use, write: no
 
 LIBRARY_CHARS: Final = 7_000
 """The most of passages that the Searcher gets: about 2,500 tokens."""
+GIVEN_UP: Final = "That bug was given up."
+NO_WAVEFORM: Final = "There is no waveform."
 _CHOOSE: Final = "What next?"
 _FAIL: Final = re.compile(r"^FAIL (\d+) (\S+) expected (\S+) got (\S+)$", re.MULTILINE)
 
@@ -127,20 +130,12 @@ def outcome(simulation: Simulation) -> str:
 # Decision
 
 
-def new_bug(design: Design, simulation: Simulation) -> str:
-    """A bug, for Decision."""
-    return (
-        f"Design {design.name}. Specification: {design.description}\n\nThe testbench says: {outcome(simulation)}\n\n"
-        f"{_CHOOSE}"
-    )
-
-
-def next_bug(design: Design, simulation: Simulation, *, after: str) -> str:
-    """Another bug of the same design, for the Decision that dealt with one; `after` is how that ended."""
-    return (
-        f"{after} Now design {design.name} has another bug, in another line. The testbench says: "
-        f"{outcome(simulation)}\n\n{_CHOOSE}"
-    )
+def new_bug(design: Design, simulation: Simulation, *, after: str | None) -> str:
+    """A bug, for Decision; `after` is how the one before it ended, in the same dialogue and design."""
+    says = f"The testbench says: {outcome(simulation)}\n\n{_CHOOSE}"
+    if after is None:
+        return f"{_specified(design)}\n\n{says}"
+    return f"{after} Now design {design.name} has another bug, in another line. {says}"
 
 
 def observed(who: str, report: str) -> str:
@@ -166,12 +161,26 @@ def lint_report(warnings: Sequence[LintWarning]) -> str:
     return "\n".join(str(warning) for warning in warnings[:6]) or "no warnings"
 
 
+def transcript(messages: Sequence[Message], news: str) -> str:
+    """What was said in a dialogue of Decision's, and what it would be told next, for Summary."""
+    said = [
+        f"{'Leader' if message.role == 'assistant' else 'Team'}: {message.content.removesuffix(_CHOOSE).strip()}"
+        for message in messages
+        if message.role != "system"
+    ]
+    return "\n".join([*said, f"Team: {news.removesuffix(_CHOOSE).strip()}"])
+
+
 def resumed(design: Design, minutes: str, simulation: Simulation) -> str:
     """What Decision goes on from when its dialogue was condensed."""
     return (
-        f"Design {design.name}. Specification: {design.description}\n\nSo far: {minutes.strip()}\n\n"
+        f"{_specified(design)}\n\nSo far: {minutes.strip()}\n\n"
         f"The testbench says: {outcome(simulation)}\n\n{_CHOOSE}"
     )
+
+
+def _specified(design: Design) -> str:
+    return f"Design {design.name}. Specification: {design.description}"
 
 
 # Viewer and Patcher
@@ -199,9 +208,9 @@ def what_is_wrong(waveform: str) -> str:
     )
 
 
-def which_line(source: str, simulation: Simulation, notes: Sequence[str]) -> str:
+def which_line(source: str, simulation: Simulation, undone: str | None, notes: Sequence[str]) -> str:
     """The Patcher's first question about a source."""
-    known = "".join(f"{note.strip()}\n" for note in notes)
+    known = "".join(f"{note}\n" for note in [*notes, *([undone] if undone else [])])
     return (
         f"{listing(source)}\n\nThe testbench says: {outcome(simulation)}\n\nYou are the Patcher. "
         f"{known}Which line is wrong? Answer with its number."
@@ -210,8 +219,8 @@ def which_line(source: str, simulation: Simulation, notes: Sequence[str]) -> str
 
 def which_other_line(patch: str, notes: Sequence[str]) -> str:
     """The Patcher's first question after a patch that was undone."""
-    known = "".join(f"{note.strip()}\n" for note in notes)
-    return f"{patch}\n{known}Which other line, or the same one again? Answer with its number."
+    known = "".join(f"{note}\n" for note in notes)
+    return f"{patch}\n{known}Which line is wrong? Answer with its number; it may be the same one again."
 
 
 def which_text(number: int, text: str) -> str:
@@ -224,10 +233,7 @@ def which_text(number: int, text: str) -> str:
 
 def what_to_look_up(design: Design, simulation: Simulation) -> str:
     """The Searcher's first question."""
-    return (
-        f"Design {design.name}. Specification: {design.description}\n\nThe testbench says: {outcome(simulation)}\n\n"
-        "Write the query."
-    )
+    return f"{_specified(design)}\n\nThe testbench says: {outcome(simulation)}\n\nWrite the query."
 
 
 def what_they_say(passages: Sequence[Passage]) -> str:

@@ -1,0 +1,235 @@
+"""``python -m bench.rtl_repair --json FILE [--quick]``: how many bugs five agents repair, and how many chance does.
+
+Starts a Hive server with the embedded model, or asks one that runs already (``--url``). Every method is the same
+program, held to the same edits; ``random`` is each of the searches again, with patches drawn by lot. ``--quick`` takes
+at most eight minutes on two cores.
+
+``--keep-going`` compares nothing: it runs long sessions instead, ``--sessions`` at once, each ``--rounds`` patches long
+over bugs of one design, which ``--trace`` records for benchmarks of the server's caches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.logits_cache.client import BenchError
+from bench.logits_cache.machine import machine, public_command, versions
+from bench.logits_cache.servers import served_model, started
+from bench.rtl_repair.bugs import Bug, suite
+from bench.rtl_repair.designs import Design, all_designs
+from bench.rtl_repair.methods import Attempt, Method, Shape, attempts, session
+from bench.rtl_repair.random_arm import searches_by_lot
+from bench.rtl_repair.recording import RecordingModel, save_trace
+from bench.rtl_repair.report import RANDOM, SESSION, Report, Row, entry_of, row, row_of, table, usage_by_agent
+from bench.rtl_repair.tools import ToolsMissing, require_tools
+from hive import Client, HttpClient, ModelError
+from hive.embedded_model import ensure_embedded_model
+from hive.server_process import ServerDied
+from sglang_patches.cpu_platform import needed as on_cpu
+
+QUICK_METHODS = (Method.DIRECT, Method.BEST_OF_N, Method.TOT)
+QUICK_MINUTES = 8.0
+RESERVE_S = 30.0
+"""Kept back where time is limited: for the lots, and for ending."""
+QUICK_BUGS, BUGS = 16, 44
+QUICK_LOTS, LOTS = 4, 20
+BUGS_PER_SESSION = 8
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to run."""
+
+    bugs: int
+    methods: Sequence[Method]
+    shape: Shape
+    sessions: int
+    lots: int
+    seed: int
+    deadline: float | None
+    """When to begin nothing more (``time.monotonic()``)."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.rtl_repair",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="write the report here")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer methods, and as many bugs as fit into eight minutes"
+    )
+    parser.add_argument("--url", metavar="URL", help="a running Hive server (default: start one)")
+    parser.add_argument("--bugs", type=int, metavar="N", help=f"how many bugs (default: {BUGS})")
+    parser.add_argument("--methods", nargs="+", type=Method, choices=list(Method), metavar="METHOD")
+    parser.add_argument("--branching", type=int, default=4, metavar="N", help="patches tried in one state")
+    parser.add_argument("--breadth", type=int, default=2, metavar="N", help="states that tot keeps")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=2,
+        metavar="N",
+        help="patches on top of each other; with --keep-going, of a session",
+    )
+    parser.add_argument(
+        "--sessions", type=int, metavar="N", help="bugs under repair at once (default: 4, with --quick 1)"
+    )
+    parser.add_argument("--lots", type=int, metavar="N", help=f"searches by lot per bug (default: {LOTS})")
+    parser.add_argument("--seed", type=int, default=0, help="same seed, same bugs and same lots")
+    parser.add_argument("--keep-going", action="store_true", help="run long sessions, compare nothing")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="record the model's requests (.json.xz)")
+    return parser
+
+
+async def compare(
+    model: Client, name: str, settings: Settings, console: Console
+) -> tuple[list[Bug], list[Row]]:
+    """All methods on the same bugs: those for which there was time, and the rows."""
+    bugs = await suite(settings.bugs, settings.seed)
+    done: dict[Method, list[Attempt]] = {method: [] for method in settings.methods}
+    wall_s = dict.fromkeys(settings.methods, 0.0)
+    longest = 0.0
+    for first in range(0, len(bugs), settings.sessions):
+        began = time.monotonic()
+        if settings.deadline is not None and began + longest > settings.deadline:
+            bugs = bugs[:first]
+            break
+        # All methods take their turn with some bugs, so that a run that is out of time has asked all the same.
+        some = bugs[first : first + settings.sessions]
+        for method in settings.methods:
+            made, seconds = await attempts(
+                some, method, settings.shape, model, seed=settings.seed + first, sessions=settings.sessions
+            )
+            done[method] += made
+            wall_s[method] += seconds
+            for attempt in made:
+                bug = attempt.bug
+                console.print(
+                    f"{bug.design}, line {bug.line}, {bug.kind}: {method} "
+                    f"{'repairs it' if attempt.solved else 'fails'} ({attempt.patches} patches)",
+                    highlight=False,
+                )
+        longest = max(longest, time.monotonic() - began)
+    rows: list[Row] = []
+    for method in settings.methods:
+        allowed = settings.shape.budget(method)
+        rows.append(row_of(name, method, done[method], bugs, allowed, wall_s[method]))
+        drawn, seconds = await searches_by_lot(
+            bugs, method, settings.shape, seed=settings.seed, lots=settings.lots
+        )
+        rows.append(row_of(RANDOM, method, drawn, bugs, allowed, seconds))
+    return bugs, rows
+
+
+async def keep_going(model: Client, name: str, settings: Settings) -> tuple[list[Bug], list[Row]]:
+    """Long sessions at once, each over bugs of a design of its own; all the bugs, and one row."""
+    rounds = settings.shape.rounds
+    designs = all_designs()
+    chosen = [
+        await _bugs_of(designs[number % len(designs)], settings.seed + number)
+        for number in range(settings.sessions)
+    ]
+    began = time.monotonic()
+    runs = await asyncio.gather(
+        *(
+            session(bugs, model, rounds=rounds, seed=settings.seed + number)
+            for number, bugs in enumerate(chosen)
+        )
+    )
+    one = row(
+        name,
+        SESSION,
+        None,
+        patches_allowed=rounds,
+        solved=sum(len(outcome.repairs) for _, outcome in runs),
+        tasks=sum(outcome.bugs for _, outcome in runs),
+        patches=sum(outcome.patches for _, outcome in runs),
+        wall_s=time.monotonic() - began,
+        agents=usage_by_agent(result.totals.agents for result, _ in runs),
+    )
+    return [bug for bugs in chosen for bug in bugs], [one]
+
+
+async def _bugs_of(design: Design, seed: int) -> list[Bug]:
+    return await suite(BUGS_PER_SESSION, seed, [design])
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    began = time.monotonic()
+    parser = _parser()
+    options = parser.parse_args(argv)
+    for name in ("bugs", "branching", "breadth", "rounds", "sessions", "lots"):
+        if getattr(options, name) is not None and getattr(options, name) < 1:
+            parser.error(f"--{name} must be at least 1")
+    quick: bool = options.quick
+    settings = Settings(
+        bugs=options.bugs or (QUICK_BUGS if quick else BUGS),
+        methods=options.methods or (QUICK_METHODS if quick else tuple(Method)),
+        shape=Shape(options.branching, options.breadth, options.rounds),
+        # On two cores a bug beside another one only takes longer.
+        sessions=options.sessions or (1 if quick else 4),
+        lots=options.lots or (QUICK_LOTS if quick else LOTS),
+        seed=options.seed,
+        deadline=began + 60 * QUICK_MINUTES - RESERVE_S if quick else None,
+    )
+    # In a file the table shall have the room that it needs.
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    try:
+        require_tools()
+        with contextlib.ExitStack() as stack:
+            url = options.url
+            if url is None:
+                console.print("starting a server")
+                model_folder = ensure_embedded_model()
+                url = stack.enter_context(started(["hive"], model_folder, [], on_cpu()))["hive"]
+            name = served_model(url)
+            http = HttpClient(url)
+            recorder = RecordingModel(http) if options.trace else None
+            model: Client = recorder or http
+            work = (
+                keep_going(model, name, settings)
+                if options.keep_going
+                else compare(model, name, settings, console)
+            )
+            bugs, rows = asyncio.run(work)
+    except (BenchError, ModelError, ServerDied, ToolsMissing, ValueError) as error:
+        raise SystemExit(f"bench: {error}") from None
+    report = Report(
+        command=public_command(sys.argv[1:] if argv is None else argv, "bench.rtl_repair"),
+        versions=versions(),
+        machine=machine(),
+        model=name,
+        seconds=round(time.monotonic() - began, 1),
+        seed=settings.seed,
+        sessions=settings.sessions,
+        left_out=0 if options.keep_going else settings.bugs - len(bugs),
+        bugs=[entry_of(bug) for bug in bugs],
+        rows=rows,
+    )
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(report.model_dump_json(indent=1) + "\n")
+    if recorder is not None:
+        trace = recorder.trace()
+        options.trace.parent.mkdir(parents=True, exist_ok=True)
+        save_trace(trace, options.trace)
+        console.print(
+            f"trace: {options.trace.name}, {len(trace.requests)} requests, "
+            f"{options.trace.stat().st_size / 1024:.0f} KiB",
+            highlight=False,
+        )
+    console.print(table(report))
+    console.print(f"report: {options.json.name} ({report.seconds:.0f} s)", highlight=False)
+
+
+if __name__ == "__main__":
+    main()
