@@ -53,7 +53,7 @@ class ResidencyBook:
         return Use(agent, self._session(session) if session is not None else None)
 
     def admit(self, use: Use, path: Sequence[tuple[NodeRecord, int]]) -> dict[str, int]:
-        """A request found the nodes of ``path``, each with its number of tokens; returns tokens by producer."""
+        """A request found the nodes of ``path``, deepest first, each with its tokens; returns tokens by producer."""
         self.clock += 1
         producers: dict[str, int] = {}
         for node, tokens in path:
@@ -67,6 +67,8 @@ class ResidencyBook:
                 # Nodes without a session stay without one: nothing is known of who shares them.
                 node.shared = node.shared or (node.session is not None and use.session is not None)
                 node.session = None
+        if path:
+            path[0][0].ends += 1
         return producers
 
     def stored(self, use: Use, tokens: int) -> NodeRecord:

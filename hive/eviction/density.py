@@ -8,6 +8,10 @@ histograms over age are kept, of tokens that were used again and of tokens that 
 
 A class without evidence leans on the classes like it of all agents, scaled by its agent's contribution score, and
 those lean on 1 / (1 + a), under which a node is worth less the longer it lies: LRU.
+
+Requests that name no agent are a mixture, in which this finds patterns that are not there; measured on random chats
+it did up to 10% worse than LRU.  So their density may not rise with age (an agent has a period, a mixture has none),
+and all turns of a dialogue are one class, whatever their depth: where nothing else is known, this is LRU.
 """
 
 from __future__ import annotations
@@ -18,12 +22,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hive.agents.registry import OTHER
 from hive.eviction.base import EvictionPolicy, Score
 from hive.eviction.node import NodeRecord
 
 AGE_BINS = 48
 BINS_PER_DOUBLING = 3
 HIT_BUCKETS = 4
+_BUCKET_OF_ENDS = (0, 0, 1, 2, 2, 3)
+"""Of requests without an agent: a dialogue goes on once behind each of its turns."""
 _KINDS = HIT_BUCKETS * 2
 
 _BIN_AGES: NDArray[np.float64] = 2.0 ** ((np.arange(AGE_BINS) + 0.5) / BINS_PER_DOUBLING) - 1.0
@@ -41,10 +48,10 @@ class DensitySettings:
 
     evidence: float = 2000.0
     """Tokens of evidence that weigh as much as what a class leans on."""
-    half_life: int = 2048
+    half_life: int = 1024
     """Admissions after which evidence counts half."""
     refresh: int = 16
-    """Admissions between two estimates."""
+    """Admissions between two estimates, at the most: while there is little evidence, each bit of it counts."""
     max_share: float = 0.8
     """Share of the resident KV above which an agent's own goes first."""
 
@@ -69,7 +76,7 @@ class DensityPolicy(EvictionPolicy):
         """(agent, hits, shared) as one number; -1 for what is dead."""
         if node.dead:
             return -1
-        return self._agent(node.agent) * _KINDS + min(node.hits, HIT_BUCKETS - 1) * 2 + node.shared
+        return self._agent(node.agent) * _KINDS + _kind(node)
 
     def reused(self, node: NodeRecord, tokens: int, clock: int) -> None:
         place = self._place(node, clock)
@@ -104,11 +111,11 @@ class DensityPolicy(EvictionPolicy):
         return number
 
     def _place(self, node: NodeRecord, clock: int) -> tuple[int, int, int]:
-        kind = min(node.hits, HIT_BUCKETS - 1) * 2 + node.shared
-        return self._agent(node.agent), kind, age_bin(clock - node.used)
+        return self._agent(node.agent), _kind(node), age_bin(clock - node.used)
 
     def _refresh(self, clock: int) -> None:
-        if self._refreshed >= 0 and clock - self._refreshed < self.settings.refresh:
+        interval = min(self.settings.refresh, 1 + clock // 8)
+        if self._refreshed >= 0 and clock - self._refreshed < interval:
             return
         decay = 0.5 ** ((clock - max(self._refreshed, 0)) / self.settings.half_life)
         self._refreshed = clock
@@ -120,6 +127,17 @@ class DensityPolicy(EvictionPolicy):
         for name, number in self._agents.items():
             prior[number] *= 0.5 + self._score(name)
         self._density = np.minimum(_densities(self._hits, self._evictions, prior, evidence), 1.0)
+        if OTHER in self._agents:
+            anonymous = self._density[self._agents[OTHER]]
+            np.minimum.accumulate(anonymous, axis=-1, out=anonymous)
+
+
+def _kind(node: NodeRecord) -> int:
+    if node.agent == OTHER:
+        bucket = _BUCKET_OF_ENDS[min(node.ends, len(_BUCKET_OF_ENDS) - 1)]
+    else:
+        bucket = min(node.hits, HIT_BUCKETS - 1)
+    return bucket * 2 + node.shared
 
 
 def age_bin(age: int) -> int:

@@ -26,6 +26,10 @@ class NodeRecord:
     session: Session | None
     """The one session that used it; None when there were several, or none was named."""
     hits: int = 0
+    """Requests that used it after the one that stored it."""
+    ends: int = 0
+    """Those of them that went on differently, or anew, behind it: one for each turn of a dialogue, many for a prompt
+    that much traffic begins with."""
     shared: bool = False
     """Whether several sessions used it."""
     on_device: bool = True
