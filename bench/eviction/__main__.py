@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -21,10 +20,12 @@ from bench.eviction.cost import CostRow, measure_cost
 from bench.eviction.measure import Replayed, Work, replayed
 from bench.eviction.policies import CLAIRVOYANT, MAIN_POLICIES, POLICIES
 from bench.eviction.pool_replay import Leak
+from bench.eviction.recordings import recorded, recordings
 from bench.eviction.report import (
     BASELINE,
     POLICY,
     Report,
+    ScoreTrace,
     cost_table,
     goals_of,
     goals_table,
@@ -34,9 +35,11 @@ from bench.eviction.report import (
 )
 from bench.eviction.scenarios import SCENARIOS, Scenario
 from bench.eviction.schedule import PoolTooSmall
-from bench.logits_cache.machine import machine, versions
+from bench.logits_cache.machine import machine, public_command, versions
 
-COST = "cost"
+MODULE = "bench.eviction"
+COST, RECORDED = "cost", "rtl"
+PARTS = (*SCENARIOS, RECORDED, COST)
 SEEDS, QUICK_SEEDS = 3, 2
 COST_TURNS, QUICK_COST_TURNS = 9, 3
 SCORED = ("A", "B", "D", "E")
@@ -58,7 +61,7 @@ class Settings(NamedTuple):
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.eviction",
+        prog=f"python -m {MODULE}",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -72,11 +75,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, metavar="N", help="so many seeds")
     parser.add_argument(
         "--only",
-        choices=(*SCENARIOS, COST),
+        choices=PARTS,
         nargs="+",
-        default=(*SCENARIOS, COST),
+        default=PARTS,
         metavar="PART",
-        help=f"of {', '.join(SCENARIOS)}, {COST}",
+        help=f"of {', '.join(PARTS)}",
+    )
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help=f"a recorded run to replay as part of {RECORDED} (repeatable; default: those of the bench)",
     )
     parser.add_argument(
         "--policies",
@@ -91,11 +101,19 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
-    """The options, with what --quick stands for."""
+    """The options, with what --quick stands for.
+
+    Raises:
+        ValueError: when a file is no trace.
+        OSError: when it cannot be read.
+    """
     quick: bool = options.quick
+    scenarios = [SCENARIOS[name] for name in SCENARIOS if name in options.only]
+    if RECORDED in options.only:
+        scenarios += [recorded(path) for path in options.trace or recordings()]
     turns = QUICK_COST_TURNS if quick else COST_TURNS
     return Settings(
-        scenarios=[SCENARIOS[name] for name in SCENARIOS if name in options.only],
+        scenarios=scenarios,
         policies=list(dict.fromkeys((BASELINE, *options.policies))),
         seeds=options.seeds or (QUICK_SEEDS if quick else SEEDS),
         sweep=not quick,
@@ -118,6 +136,7 @@ def measure(settings: Settings, command: str, console: Console) -> Report:
         Work(scenario, seed, scenario.all_pools if settings.sweep else scenario.pools, policies)
         for seed in range(settings.seeds)
         for scenario in settings.scenarios
+        if seed == 0 or not scenario.recorded
     ]
     results: list[Replayed] = []
     for done, part in enumerate(replayed(work, settings.workers), start=1):
@@ -130,17 +149,28 @@ def measure(settings: Settings, command: str, console: Console) -> Report:
         machine=machine(),
         seconds=round(time.monotonic() - began, 1),
         scenarios={scenario.name: scenario.what for scenario in settings.scenarios},
-        goals=goals_of(rows, SCENARIOS),
+        goals=goals_of(rows, settings.scenarios),
         rows=rows,
         cost=cost,
-        scores=[
-            score_trace(result, POLICIES[POLICY].window.round_requests)
-            for result in results
-            if result.scenario in SCORED
-            and (result.policy, result.seed) == (POLICY, 0)
-            and result.pool == SCENARIOS[result.scenario].pools[-1]
-        ],
+        scores=_scores(settings.scenarios, results),
     )
+
+
+def _scores(scenarios: Sequence[Scenario], results: Sequence[Replayed]) -> list[ScoreTrace]:
+    """The scores of agents, in the first seed with the largest pool."""
+    pools = {
+        scenario.name: scenario.pools[-1]
+        for scenario in scenarios
+        if scenario.recorded or scenario.name in SCORED
+    }
+    kept = [
+        result
+        for result in results
+        if (result.policy, result.seed) == (POLICY, 0) and pools.get(result.scenario) == result.pool
+    ]
+    order = list(pools)
+    kept.sort(key=lambda result: order.index(result.scenario))
+    return [score_trace(result, POLICIES[POLICY].window.round_requests) for result in kept]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -148,7 +178,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     # In a file the tables shall have the room that they need.
     console = Console(width=None if sys.stdout.isatty() else 140)
     try:
-        report = measure(settings_of(options), public_command(argv or sys.argv[1:]), console)
+        settings = settings_of(options)
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"bench: {error}") from None
+    try:
+        report = measure(settings, public_command(sys.argv[1:] if argv is None else argv, MODULE), console)
     except (Leak, PoolTooSmall) as error:
         raise SystemExit(f"bench: {error}") from None
     options.json.parent.mkdir(parents=True, exist_ok=True)
@@ -168,12 +202,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         for path in write_plots(report.rows, report.scores, folder, options.json.stem):
             console.print(f"plot: {path}", highlight=False)
     console.print(f"report: {options.json} ({report.seconds:.0f} s)", highlight=False)
-
-
-def public_command(arguments: Sequence[str]) -> str:
-    """The command line: of a path its last part."""
-    shown = (Path(text).name if "/" in text else text for text in arguments)
-    return shlex.join(["python", "-m", "bench.eviction", *shown])
 
 
 if __name__ == "__main__":

@@ -18,6 +18,9 @@ def clairvoyant(trace: Trace, tree: PrefixTree, events: Sequence[Event], pool: i
     As in the radix cache, a token is found only if all before it are, prompts and outputs always enter the cache, and
     nothing that a running request needs is evicted. Unlike there, tokens leave one by one.
 
+    That is the least prefill there can be, but for tokens that come for nothing before their next use, because the
+    model happens to write them once more or a prompt ends in them: these could leave sooner.
+
     Args:
         trace: the requests.
         tree: of this trace.
@@ -42,7 +45,7 @@ class _Clairvoyant:
         """When prompts with each node start, the next one last."""
         starts = [request for kind, request in events if kind == "start" and isinstance(request, int)]
         for time, request in reversed(list(enumerate(starts))):
-            for node in tree.prompts[request]:
+            for node in _found(tree.prompts[request]):
                 self.uses[node].append(time)
         for node, uses in enumerate(self.uses):
             if uses:
@@ -62,15 +65,15 @@ class _Clairvoyant:
 
     def _start(self, request: int) -> None:
         path = self.tree.prompts[request]
-        prompt = len(self.trace.requests[request].prompt)
         found = 0
-        for node in path:
+        for node in _found(path):
             found += self.cached[node]
             if self.cached[node] < self.tree.sizes[node]:
                 break
-        # Of the last token the model's output is needed, so it is always computed.
-        self.outcome.count(self.trace.requests[request].agent, prompt, min(found, prompt - 1))
-        for node in path:
+        self.outcome.count(
+            self.trace.requests[request].agent, len(self.trace.requests[request].prompt), found
+        )
+        for node in _found(path):
             uses = self.uses[node]
             uses.pop()
             self.next_use[node] = uses[-1] if uses else _NEVER
@@ -120,3 +123,8 @@ class _Clairvoyant:
             self.outcome.evicted_tokens += count
             if self.cached[node]:
                 self._offer(node)
+
+
+def _found(prompt: Sequence[int]) -> Sequence[int]:
+    """The nodes of a prompt that it can use where they are cached: all but its last token, whose output is needed."""
+    return prompt[:-1]

@@ -19,7 +19,7 @@ class PrefixTree:
     Attributes:
         sizes: tokens of each node.
         ends: distance of each node's end from the root, in tokens.
-        prompts: for each request the nodes that its prompt consists of, in order.
+        prompts: for each request the nodes that its prompt consists of, in order; the last one is its last token.
         kept: the same for all that a cache may keep of it.
     """
 
@@ -28,7 +28,8 @@ class PrefixTree:
         prompts = [_array(request.prompt) for request in trace.requests]
         kept = [_array(request.kept) for request in trace.requests]
         for prompt, whole in zip(prompts, kept, strict=True):
-            # The prompt by itself, so that a node ends where it does.
+            # Not the whole alone: nodes shall end where the prompt does, and before its last token.
+            root.insert(prompt[:-1])
             root.insert(prompt)
             root.insert(whole)
         self.sizes: list[int] = []

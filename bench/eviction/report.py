@@ -159,13 +159,12 @@ def score_trace(result: Replayed, round_requests: int) -> ScoreTrace:
     )
 
 
-def goals_of(rows: Sequence[Row], scenarios: Mapping[str, Scenario]) -> list[Goal]:
+def goals_of(rows: Sequence[Row], scenarios: Iterable[Scenario]) -> list[Goal]:
     """The goals that the rows say something about."""
+    with_agents = {scenario.name: scenario.agents for scenario in scenarios}
     mine = [row for row in rows if row.policy == POLICY and not row.swept]
     goals: list[Goal] = []
-    gaps = [
-        (row.gap_closed, row) for row in mine if row.gap_closed is not None and scenarios[row.scenario].agents
-    ]
+    gaps = [(row.gap_closed, row) for row in mine if row.gap_closed is not None and with_agents[row.scenario]]
     large = [(gap, row) for gap, row in gaps if (row.scenario, row.pool) == ("B", LARGE_B)]
     for found, goal, what in (
         (large, GAP_CLOSED_B, f"gap closed in B with {LARGE_B:,} tokens"),
@@ -178,7 +177,7 @@ def goals_of(rows: Sequence[Row], scenarios: Mapping[str, Scenario]) -> list[Goa
     ratios = [
         (row.prefill_tokens / baseline[row.scenario, row.pool], row)
         for row in mine
-        if not scenarios[row.scenario].agents
+        if not with_agents[row.scenario]
     ]
     if ratios:
         value, row = max(ratios, key=lambda item: item[0])

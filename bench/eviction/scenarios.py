@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 from bench.eviction.clairvoyant import clairvoyant
 from bench.eviction.outcome import Outcome
@@ -14,6 +15,7 @@ from bench.eviction.prefix_tree import PrefixTree
 from bench.eviction.schedule import schedule
 from bench.eviction.trace import Event, Trace, traced
 from bench.eviction.workload import Chat, Flood, Generator, Inflating, Rtl, Traffic
+from bench.rtl_repair.recording import load_trace
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,17 @@ class Scenario:
     name: str
     what: str
     pools: tuple[int, ...]
-    traffic: Traffic
+    traffic: Traffic | Path
+    """What is generated, or the file of a recorded trace, which is the same for every seed."""
     agents: bool = True
     """Whether there are any."""
     swept: tuple[int, ...] = ()
     """More pools, for the curve of hits against pools; no goal is about them."""
+
+    @property
+    def recorded(self) -> bool:
+        """Whether this was recorded, and not generated."""
+        return isinstance(self.traffic, Path)
 
     @property
     def all_pools(self) -> tuple[int, ...]:
@@ -36,6 +44,8 @@ class Scenario:
 
     def trace(self, seed: int) -> Trace:
         """The traffic of one seed."""
+        if isinstance(self.traffic, Path):
+            return load_trace(self.traffic)
         return traced(self.traffic.slots_of(Generator(seed)))
 
 
@@ -79,6 +89,7 @@ def replay(scenario: str | Scenario, pool: int, policy: str | Policy, seed: int 
 
     Raises:
         PoolTooSmall: when a request of the scenario needs more than the pool.
+        ValueError: when the file of a recorded scenario is no trace.
         Leak: when the pool does not add up after the replay.
     """
     if isinstance(scenario, str):

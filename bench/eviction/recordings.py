@@ -1,0 +1,44 @@
+"""Recorded traces as scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.eviction.prefix_tree import PrefixTree
+from bench.eviction.scenarios import Scenario
+from bench.eviction.working_set import hot_working_set
+from bench.rtl_repair.recording import load_trace
+
+FOLDER = Path(__file__).parent / "traces"
+SUFFIX = ".json.xz"
+POOL_SHARES = (0.4, 0.55, 0.7)
+"""Pools, as parts of the hot working set."""
+
+
+def recordings() -> Sequence[Path]:
+    """The files that come with the bench."""
+    return sorted(FOLDER.glob(f"*{SUFFIX}"))
+
+
+def recorded(path: Path) -> Scenario:
+    """The scenario of a recorded trace.
+
+    Its pools are parts of what its hot agents would like to keep, rounded up to hundreds, and none of them is too
+    small for the longest request.
+
+    Raises:
+        ValueError: when the file is no trace.
+    """
+    trace = load_trace(path)
+    if not trace.requests:
+        raise ValueError(f"{path.name} has no requests")
+    least = max(len(request.prompt) + len(request.output) for request in trace.requests) + 1
+    working_set = hot_working_set(trace, PrefixTree(trace))
+    wanted = {max(least, round(share * working_set)) for share in POOL_SHARES}
+    return Scenario(
+        f"rtl-{path.name.removesuffix(SUFFIX)}",
+        f"recorded: {len(trace.requests):,} requests, hot working set of {working_set:,} tokens",
+        tuple(sorted({-(-pool // 100) * 100 for pool in wanted})),
+        path,
+    )
