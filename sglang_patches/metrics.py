@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hive.agents.registry import AgentRegistry
+from hive.eviction.book import ResidencyBook
 from hive.logits_cache.cache import LogitsCache
 from hive.logits_cache.replay import Stop
 
@@ -27,6 +29,15 @@ class SchedulerMetrics:
         self._cached = counter("cached_tokens", "Prompt tokens found in the radix cache.")
         self._generated = counter("tokens_generated", "Output tokens computed by the model.")
         self._replayed = counter("tokens_replayed", "Output tokens served by the Logits Cache.")
+        def agent_gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"hive_agent_{name}", text, ["agent"], multiprocess_mode="livesum")
+
+        self._score = agent_gauge("score", "Contribution score as of the last round, from 0 to 1.")
+        self._intrinsic = agent_gauge("intrinsic", "Intrinsic part of the score, from 0 to 1.")
+        self._collaborative = agent_gauge("collaborative", "Collaborative part of the score, from 0 to 1.")
+        self._resident = agent_gauge("resident_tokens", "KV on the device that the agent computed.")
+        self._evicted_kv = agent_gauge("evicted_tokens", "Of the agent's KV, evicted since start.")
+        self._round = 0
         self._bytes = gauge("bytes", "Host memory in use.")
         self._nodes = gauge("nodes", "States kept.")
         self._lookups = gauge("lookups", "Requests looked up since start.")
@@ -58,6 +69,19 @@ class SchedulerMetrics:
         self._cached.labels(agent).inc(cached_tokens)
         self._generated.labels(agent).inc(generated)
         self._replayed.labels(agent).inc(replayed)
+
+    def agents(self, agents: AgentRegistry, book: ResidencyBook | None) -> None:
+        """Show the scores and residency of agents; they change by the round."""
+        if agents.window.round == self._round:
+            return
+        self._round = agents.window.round
+        for name, scored in agents.window.scores.items():
+            self._score.labels(name).set(scored.score)
+            self._intrinsic.labels(name).set(scored.intrinsic)
+            self._collaborative.labels(name).set(scored.collaborative)
+        for name, tokens in (book.summary() if book is not None else {}).items():
+            self._resident.labels(name).set(tokens["resident_tokens"])
+            self._evicted_kv.labels(name).set(tokens["evicted_tokens"])
 
     def cache(self, cache: LogitsCache | None) -> None:
         """Show the state of the Logits Cache."""

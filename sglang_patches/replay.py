@@ -140,6 +140,7 @@ def depart(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
     if state.metrics is not None:
         state.metrics.finished(state.agents.profile(attached.agent).name, len(req.origin_input_ids), **counts)
         state.metrics.cache(state.cache)
+        state.metrics.agents(state.agents, state.tree.book if state.tree is not None else None)
 
 
 def _slice(scheduler: Scheduler, req: Req) -> bool:
