@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Final
 
-from bench.rtl_repair.mutations import MENDING
+from bench.rtl_repair.mutations import MENDING, MENDING_FIRST
 from bench.rtl_repair.verilog import read, with_code
 
 MOST: Final = 40
@@ -43,10 +43,10 @@ def replacements(source: str, line: int) -> tuple[str, ...]:
     if not 1 <= line <= len(lines):
         return ()
     place = lines[line - 1]
-    by_rule = [list(rule(place)) for rule in MENDING]
     # In turns, so that a rule with many answers does not crowd out the others.
-    turns = (text for turn in zip_longest(*by_rule) for text in turn if text is not None)
-    texts = dict.fromkeys(text for text in turns if text != place.code)
+    by_turns = (text for turn in zip_longest(*(rule(place) for rule in MENDING)) for text in turn)
+    found = chain(chain.from_iterable(rule(place) for rule in MENDING_FIRST), by_turns)
+    texts = dict.fromkeys(text for text in found if text not in (None, place.code))
     return tuple(texts)[:MOST]
 
 

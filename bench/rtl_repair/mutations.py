@@ -7,7 +7,7 @@ a register, what it was reset to); for each of those a mending rule offers every
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from bench.rtl_repair.verilog import Line, is_reset
@@ -59,8 +59,10 @@ def off_by_one(line: Line) -> Iterator[str]:
             if after in ("+", "-") and line.tokens[place + 2].text == "1":
                 yield line.with_tokens(place, place + 3, token.text)
             elif after not in ("+", "-"):
-                yield line.with_tokens(place, place + 1, f"{token.text} - 1")
-                yield line.with_tokens(place, place + 1, f"{token.text} + 1")
+                # Indices are written without blanks.
+                blank = "" if before == "[" else " "
+                yield line.with_tokens(place, place + 1, f"{token.text}{blank}-{blank}1")
+                yield line.with_tokens(place, place + 1, f"{token.text}{blank}+{blank}1")
 
 
 def swapped_branch(line: Line) -> Iterator[str]:
@@ -143,6 +145,9 @@ def inverted_condition(line: Line) -> Iterator[str]:
         before = line.tokens[place - 1].text if place else ""
         if not _is_signal(line, place):
             continue
+        # After a reduction or a sign, as in `|x`, no negation may stand.
+        if before in ("&", "|", "^", "-", "+") and not _ends_operand(line, place - 2):
+            continue
         if before in ("!", "~"):
             yield line.with_tokens(place - 1, place + 1, token.text)
         else:
@@ -192,8 +197,9 @@ def found_sign(line: Line) -> Iterator[str]:
     """The inverse of `lost_sign`: a vector made signed, where it is declared, compared or shifted."""
     if line.declares and "signed" not in line.code:
         for place, token in enumerate(line.tokens[:-1]):
-            if token.text in ("wire", "reg") and line.tokens[place + 1].text == "[":
-                yield line.with_tokens(place, place + 1, f"{token.text} signed")
+            is_kind = token.text in ("wire", "reg", "parameter", "localparam")
+            if is_kind and line.tokens[place + 1].text == "[":
+                yield line.with_tokens(place + 1, place + 2, "signed [")
     if any(token.text in ("<", ">", ">=", ">>>", "$signed") for token in line.tokens) or "<=" in [
         line.tokens[place].text for place in line.expression
     ]:
@@ -248,7 +254,7 @@ def incomplete_sensitivity(line: Line) -> Iterator[str]:
 
 def complete_sensitivity(line: Line) -> Iterator[str]:
     """The inverse of `incomplete_sensitivity`."""
-    if line.first == "always" and not re.search(r"edge|\*", line.code):
+    if line.first == "always" and not re.search(r"\b(?:pos|neg)edge\b|\*", line.code):
         yield re.sub(r"@\s*\([^)]*\)", "@(*)", line.code)
 
 
@@ -270,7 +276,8 @@ def found_reset(line: Line) -> Iterator[str]:
     if line.assignment == 1 and line.text(2, len(line.tokens) - 1) == line.target:
         signal = line.scope.signals.get(line.target)
         if signal is not None:
-            for value in dict.fromkeys([*_zeros(signal.range), *line.scope.assigned.get(signal.range, ())]):
+            known = line.scope.assigned.get(signal.range, ())
+            for value in dict.fromkeys([*_extremes(signal.range, line.scope.states), *known]):
                 yield line.with_tokens(2, 3, value)
 
 
@@ -304,20 +311,14 @@ BREAKING: Final[tuple[tuple[str, Rule], ...]] = (
 )
 """What breaks a line, with the kind of bug that it makes."""
 
+MENDING_FIRST: Final[tuple[Rule, ...]] = (found_condition, found_reset, complete_sensitivity)
+"""What mends a line that hardly anybody would have written on purpose, such as `if (1'b1)` or `x <= x`."""
+
 MENDING: Final[tuple[Rule, ...]] = (
     *(wrong_operator, off_by_one, swapped_branch, swapped_operands, blocking_assignment, wrong_width),
-    *(
-        inverted_condition,
-        found_reset,
-        found_sign,
-        complete_sensitivity,
-        wrong_edge,
-        wrong_state,
-        wrong_signal,
-    ),
-    *(found_condition, another_condition),
+    *(inverted_condition, wrong_edge, found_sign, wrong_state, wrong_signal, another_condition),
 )
-"""What may mend a line: for each rule of `BREAKING`, itself or one that undoes it."""
+"""What may mend any line. Each rule of `BREAKING` is here, or one of these or of `MENDING_FIRST` undoes it."""
 
 
 def _is_signal(line: Line, place: int) -> bool:
@@ -401,13 +402,21 @@ def _end_of_conjunction(line: Line) -> int | None:
     return end if is_truth or (len(read) == 1 and read[0] in line.scope.bits) else None
 
 
-def _zeros(extent: str) -> list[str]:
-    """Ways to write zero, and one, for a signal of that range."""
-    if not extent:
-        return ["1'b0", "1'b1"]
-    top = extent[1:].split(":")[0]
-    if top.isdigit():
-        return [f"{int(top) + 1}'d0"]
-    if top.endswith("-1"):
-        return [f"{{{top[:-2]}{{1'b0}}}}"]
-    return [f"{{({top}+1){{1'b0}}}}"]
+def _extremes(extent: str, states: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """What a register of that range may be reset to: zero in several notations, all ones, a state."""
+    top = extent[1:].split(":")[0] if extent else "0"
+    if not top.isdigit():
+        yield f"{{{top[:-2]}{{1'b0}}}}" if top.endswith("-1") else f"{{({top}+1){{1'b0}}}}"
+        return
+    width = int(top) + 1
+    if width == 1:
+        yield from ("1'b0", "1'b1")
+        return
+    yield f"{width}'d0"
+    if width <= 4:
+        yield f"{width}'b{0:0{width}b}"
+        yield f"{width}'d{(1 << width) - 1}"
+    if width % 4 == 0:
+        yield f"{width}'h{0:0{width // 4}x}"
+        yield f"{width}'h{(1 << width) - 1:x}"
+    yield from states.get(str(width), ())
