@@ -73,7 +73,9 @@ class ActivityWindow:
         self._running[agent] -= 1
         if not self._running[agent]:
             del self._running[agent]
-        self._count(agent, Activity(cached_tokens=cached_tokens, output_tokens=output_tokens))
+        if cached_tokens or output_tokens:
+            # No round may hold an agent that did nothing in it: where none does, the agent is forgotten.
+            self._count(agent, Activity(cached_tokens=cached_tokens, output_tokens=output_tokens))
 
     def reused(self, agent: str, producers: Mapping[str, int]) -> None:
         """Count KV tokens that ``agent`` found, by the agent that had computed them."""
