@@ -6,6 +6,7 @@ import argparse
 
 import pytest
 
+from hive.agents.window import WindowSettings
 from hive.launch_server import cpu_defaults, split_args
 from hive.server_args import ENVIRONMENT_VARIABLE, HiveServerArgs, parse_bytes
 
@@ -29,6 +30,20 @@ def test_the_logits_cache_can_be_switched_off() -> None:
         (["--hive-logits-cache-head", "0"], "--hive-logits-cache-head must be at least 1"),
         (["--hive-max-agents", "x"], "--hive-max-agents"),
         (["--hive-nonsense"], "unknown flag --hive-nonsense"),
+        (["--hive-eviction", "fifo"], "--hive-eviction"),
+        (["--hive-eviction-max-share", "1.5"], "--hive-eviction-max-share must be from 0 to 1, got 1.5"),
+        (["--hive-eviction-max-share", "nan"], "--hive-eviction-max-share must be from 0 to 1"),
+        (["--hive-schedule", "lottery"], "--hive-schedule"),
+        (["--hive-schedule-max-passes", "0"], "--hive-schedule-max-passes must be at least 1, got 0"),
+        (["--hive-round-requests", "0"], "--hive-round-requests must be at least 1, got 0"),
+        (["--hive-round-requests", "1.5"], "--hive-round-requests"),
+        (["--hive-window-rounds", "-1"], "--hive-window-rounds must be at least 1, got -1"),
+        (
+            ["--hive-collaborative-weight", "-0.1"],
+            "--hive-collaborative-weight must be from 0 to 1, got -0.1",
+        ),
+        (["--hive-eviction", "density", "--radix-eviction-policy", "lfu"], "give one of them"),
+        (["--radix-eviction-policy=lfu", "--hive-eviction=lru"], "give one of them"),
     ],
 )
 def test_a_bad_flag_is_named_and_ends_the_start(
@@ -40,6 +55,39 @@ def test_a_bad_flag_is_named_and_ends_the_start(
     assert words in capsys.readouterr().err
 
 
+def test_eviction_is_by_density_and_the_queue_the_engines_own() -> None:
+    args = HiveServerArgs()
+    assert (args.eviction, args.schedule) == ("density", "engine")
+    assert args.window == WindowSettings()
+
+
+def test_profiling_and_scheduling_can_be_set() -> None:
+    args, rest = split_args(
+        [
+            *("--hive-eviction", "paper", "--hive-eviction-max-share", "0.5"),
+            *("--hive-schedule", "contribution", "--hive-schedule-max-passes", "7"),
+            *("--hive-round-requests", "3", "--hive-window-rounds", "5", "--hive-collaborative-weight", "1"),
+        ]
+    )
+    assert rest == []
+    assert (args.eviction, args.eviction_max_share) == ("paper", 0.5)
+    assert (args.schedule, args.schedule_max_passes) == ("contribution", 7)
+    assert args.window == WindowSettings(round_requests=3, rounds=5, collaborative_weight=1.0)
+
+
+@pytest.mark.parametrize("flag", [["--radix-eviction-policy", "lfu"], ["--radix-eviction-policy=lfu"]])
+def test_the_engines_flag_alone_leaves_eviction_to_the_engine(flag: list[str]) -> None:
+    args, rest = split_args(flag)
+    assert args.eviction == "engine"
+    assert rest == flag, "SGLang gets its flag"
+
+
+def test_the_engines_flag_agrees_with_eviction_by_the_engine() -> None:
+    args, rest = split_args(["--hive-eviction", "engine", "--radix-eviction-policy", "slru"])
+    assert args.eviction == "engine"
+    assert rest == ["--radix-eviction-policy", "slru"]
+
+
 @pytest.mark.parametrize(("text", "size"), [("1024", 1024), ("1K", 1024), ("2g", 2**31), ("0.5M", 2**19)])
 def test_sizes_are_read_in_binary_units(text: str, size: int) -> None:
     assert parse_bytes(text) == size
@@ -49,7 +97,7 @@ def test_settings_travel_by_environment(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
     assert not HiveServerArgs.in_environment()
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, "")
-    args = HiveServerArgs(logits_cache_head=7)
+    args = HiveServerArgs(logits_cache_head=7, eviction="paper", window_rounds=3)
     args.to_environment()
     assert HiveServerArgs.from_environment() == args
 
