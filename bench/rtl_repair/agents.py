@@ -66,8 +66,8 @@ class Rules:
 class Outcome:
     """What came of a session."""
 
-    repairs: list[list[Edit]] = field(default_factory=list)
-    """The edits, in order, of each bug that was repaired."""
+    repairs: dict[int, list[Edit]] = field(default_factory=dict)
+    """The edits, in order, of each bug that was repaired, by its place among the bugs."""
     bugs: int = 0
     """Bugs that were begun with."""
     patches: int = 0
@@ -147,7 +147,7 @@ async def decision(design: Shared[Design], bugs: Shared[Sequence[Bug]], rules: R
     outcome = Outcome()
     # How the last bug ended: it is told together with the next one, for turns of user and model alternate.
     ended: str | None = None
-    for bug in bugs:
+    for place, bug in enumerate(bugs):
         outcome.bugs += 1
         case = Case(bug.source, await tool(simulate, bug.source, design.testbench))
         news = prompts.new_bug(design, case.result, after=ended)
@@ -192,7 +192,7 @@ async def decision(design: Shared[Design], bugs: Shared[Sequence[Bug]], rules: R
             news = prompts.after_patch(ended)
             score(-failing_share(case.result))
         if case.result.passed:
-            outcome.repairs.append(case.made)
+            outcome.repairs[place] = case.made
         if not rules.keep_going or outcome.patches == rules.patches:
             break
     return outcome

@@ -1,0 +1,193 @@
+"""Methods and what they may spend, the arm by lot, the report, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bench.rtl_repair import __main__ as command
+from bench.rtl_repair.bugs import Bug, suite
+from bench.rtl_repair.designs import design
+from bench.rtl_repair.edits import apply
+from bench.rtl_repair.methods import Attempt, Method, Shape, attempt, session
+from bench.rtl_repair.random_arm import by_lot, searches_by_lot
+from bench.rtl_repair.recording import RecordingModel, load_trace
+from bench.rtl_repair.report import RANDOM, Report, row_of, table, wilson
+from bench.rtl_repair.simulator import simulate
+from bench.rtl_repair.tools import ToolsMissing, missing_tools
+from hive import HttpClient, Request, Usage
+from hive.server_process import ServerProcess
+from hive.testing import FunctionModel
+
+needs_tools = pytest.mark.skipif(bool(missing_tools()), reason=str(ToolsMissing(missing_tools())))
+
+SMALL = Shape(branching=3, breadth=2, rounds=2)
+
+
+async def bugs_of_counter(count: int) -> list[Bug]:
+    return await suite(count, 0, [design("counter")])
+
+
+def oracle(bug: Bug) -> FunctionModel:
+    """A model that knows what repairs a bug."""
+
+    def answer(request: Request) -> str:
+        choices = request.sampling.choices
+        right = [text for text in (str(bug.line), bug.original, "patch") if text in choices]
+        return right[0] if right else next(iter(choices), "words")
+
+    return FunctionModel(answer)
+
+
+def test_methods_may_try_equally_many_patches() -> None:
+    shape = Shape(branching=4, breadth=2, rounds=3)
+    assert shape.patches == 4 + 8 + 8
+    assert {method: shape.budget(method) for method in Method} == {
+        Method.DIRECT: 1,
+        Method.WORKFLOW: 20,
+        Method.BEST_OF_N: 20,
+        Method.TOT: 20,
+        Method.MCTS: 20,
+    }
+
+
+@needs_tools
+@pytest.mark.parametrize("method", Method)
+async def test_every_method_repairs_with_a_model_that_knows(method: Method) -> None:
+    (bug,) = await bugs_of_counter(1)
+    done = await attempt(bug, method, SMALL, oracle(bug), seed=1)
+    assert done.solved
+    # Searches stop between batches.
+    batch = {Method.BEST_OF_N: 3, Method.TOT: 3, Method.MCTS: 4}
+    assert done.patches <= batch.get(method, 1)
+    assert {"Decision", "Patcher"} <= set(done.agents)
+
+
+@needs_tools
+@pytest.mark.parametrize("method", Method)
+async def test_a_method_that_finds_nothing_uses_its_budget_up(method: Method) -> None:
+    (bug,) = await bugs_of_counter(1)
+
+    def never_right(request: Request) -> str:
+        return next(choice for choice in request.sampling.choices if choice != str(bug.line))
+
+    model = FunctionModel(never_right)
+    done = await attempt(bug, method, SMALL, model, seed=1, lookups=0)
+    assert not done.solved
+    assert done.patches == SMALL.budget(method)
+
+
+@needs_tools
+async def test_by_lot_some_bugs_are_repaired_and_always_the_same_ones() -> None:
+    bugs = await bugs_of_counter(3)
+    wide = Shape(branching=12, breadth=2, rounds=2)
+    first, _ = await searches_by_lot(bugs, Method.TOT, wide, seed=1, lots=3)
+    again, _ = await searches_by_lot(bugs, Method.TOT, wide, seed=1, lots=3)
+    assert [(done.bug, done.solved, done.patches) for done in first] == [
+        (done.bug, done.solved, done.patches) for done in again
+    ]
+    assert [done.bug for done in first] == bugs * 3
+    assert 0 < sum(done.solved for done in first) < len(first)
+    assert all(done.patches <= wide.patches for done in first)
+    # Nobody is asked but the Patcher.
+    assert {name for done in first for name in done.agents} == {"Patcher"}
+
+
+@needs_tools
+async def test_what_is_said_to_be_repaired_passes_its_testbench() -> None:
+    bugs = await bugs_of_counter(2)
+    repaired = 0
+    for seed in range(20):
+        result, outcome = await session(bugs, by_lot(), rounds=15, seed=seed)
+        assert result.session
+        assert outcome.patches <= 15
+        for place, edits in outcome.repairs.items():
+            source = bugs[place].source
+            for edit in edits:
+                source = apply(source, edit)
+            assert (await simulate(source, design("counter").testbench)).passed
+            repaired += 1
+    assert repaired
+
+
+def done(bug: Bug, solved: bool, **agents: Usage) -> Attempt:
+    return Attempt(bug, solved, 3, 5, 1, 2.0, agents)
+
+
+def test_rows_and_the_table() -> None:
+    one, two = (Bug("counter", "off_by_one", line, "a", "b", "") for line in (1, 2))
+    usage = Usage(requests=2, tokens_generated=5, tokens_replayed=1)
+    made = [done(one, True, Viewer=usage, Patcher=usage), done(two, False, Patcher=usage)]
+    row = row_of("small", Method.TOT, made, [one, two], 12, 4.0)
+    assert (row.model, row.method, row.tasks, row.solved, row.rate) == ("small", "tot", 2, 1, 0.5)
+    assert (row.requests, row.tokens_generated, row.tokens_replayed, row.patches) == (6, 15, 3, 6)
+    assert row.agents["Patcher"].requests == 4
+    assert [(task.bug, task.solved) for task in row.by_task] == [(0, True), (1, False)]
+    lots = row_of(RANDOM, Method.TOT, made * 2, [one, two], 12, 1.0)
+    assert (lots.method, lots.search, lots.tasks, lots.solved, lots.requests) == ("random", "tot", 4, 2, 0)
+    report = Report(
+        command="c", versions={}, machine={}, model="small", seconds=1, seed=0, sessions=1, left_out=0,
+        bugs=[], rows=[row, lots],
+    )  # fmt: skip
+    console = Console(width=160, record=True)
+    console.print(table(report))
+    text = console.export_text()
+    assert "random (tot)" in text
+    assert "1/2" in text
+
+
+@pytest.mark.parametrize(("solved", "tasks"), [(0, 0), (0, 5), (5, 5), (3, 10)])
+def test_intervals_hold_the_rate(solved: int, tasks: int) -> None:
+    low, high = wilson(solved, tasks)
+    assert 0 <= low <= (solved / tasks if tasks else 0.5) <= high <= 1
+    assert high - low > 0.3
+
+
+def test_without_tools_the_command_says_how_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit, match=r"bench: not found on PATH: iverilog.*apt-get install"):
+        command.main(["--json", str(tmp_path / "report.json"), "--url", "http://127.0.0.1:1"])
+
+
+@pytest.mark.parametrize("wrong", [["--rounds", "0"], ["--methods", "luck"], ["--quick"]])
+def test_wrong_options(wrong: list[str], tmp_path: Path) -> None:
+    given = [] if wrong == ["--quick"] else ["--json", str(tmp_path / "report.json")]
+    with pytest.raises(SystemExit) as exit_:
+        command.main([*given, *wrong])
+    assert exit_.value.code == 2
+
+
+@needs_tools
+@pytest.mark.server
+def test_the_command_on_the_real_server(server: ServerProcess, tmp_path: Path) -> None:
+    report, trace = tmp_path / "report.json", tmp_path / "trace.json.xz"
+    options = ["--url", server.url, "--methods", "tot", "--branching", "2", "--breadth", "1", "--bugs", "1"]
+    command.main(["--json", str(report), *options, "--lots", "2", "--trace", str(trace)])
+    content = json.loads(report.read_text())
+    model, lots = content["rows"]
+    assert (model["method"], model["tasks"], lots["method"], lots["tasks"]) == ("tot", 1, "random", 2)
+    # Two rounds of two patches, unless one of the first repairs.
+    assert model["patches"] == (2 if model["solved"] and model["patches"] == 2 else 4)
+    assert {"Decision", "Patcher"} <= set(model["agents"])
+    assert model["tokens_generated"] > 0
+    requests = load_trace(trace).requests
+    assert len(requests) == model["requests"]
+    # The agents' system prompts are shared: two requests of one agent begin alike.
+    patcher = [request for request in requests if request.agent == "Patcher"]
+    assert patcher[0].prompt[:200] == patcher[-1].prompt[:200]
+
+
+@needs_tools
+@pytest.mark.server
+async def test_a_long_session_on_the_real_server(server: ServerProcess) -> None:
+    model = RecordingModel(HttpClient(server.url))
+    _, outcome = await session(await bugs_of_counter(2), model, rounds=2, seed=3)
+    await model.aclose()
+    assert outcome.patches <= 2
+    assert outcome.patches == 2 or len(outcome.repairs) == 2
+    assert {request.session for request in model.trace().requests} == {"s0"}
