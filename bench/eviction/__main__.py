@@ -129,7 +129,11 @@ def measure(settings: Settings, command: str, console: Console) -> Report:
     if settings.cost_turns:
         # Alone on the machine: this is about time.
         console.print("cost of evicting")
-        timed = [BASELINE, *(name for name in settings.policies if POLICIES[name].hive)]
+        # What else a policy is told does not change what it does.
+        timed = [
+            BASELINE,
+            *(name for name in settings.policies if name in MAIN_POLICIES and POLICIES[name].hive),
+        ]
         cost = measure_cost(timed, settings.cost_turns)
     policies = [*settings.policies, CLAIRVOYANT]
     work = [

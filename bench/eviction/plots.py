@@ -74,7 +74,8 @@ def _draw_hits(curves: Mapping[str, Sequence[Row]], path: Path) -> None:
         axis.set_title(name, fontsize=10)
         axis.set_xlabel("pool (thousand tokens)")
         axis.set_ylabel("prompt tokens found")
-        axis.legend(fontsize=7)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=8, ncols=4, loc="outside lower center")
     _save(figure, path)
 
 
@@ -87,7 +88,7 @@ def _draw_gaps(rows: Sequence[Row], path: Path) -> None:
         if policy not in (BASELINE, CLAIRVOYANT) and any(row.policy == policy for row in rows)
     ]
     gaps = {(row.scenario, row.pool, row.policy): row.gap_closed for row in rows}
-    figure, axis = plt.subplots(figsize=(2 + 0.7 * len(places), 3.8))
+    figure, axis = plt.subplots(figsize=(2 + 0.7 * len(places), 3.8), layout="constrained")
     width = 0.8 / max(1, len(policies))
     for number, policy in enumerate(policies):
         heights = [gaps.get((*place, policy)) or 0.0 for place in places]
@@ -122,7 +123,9 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
     """A figure with so many panels."""
     columns = min(2, count)
     lines = -(-count // columns)
-    figure, axes = plt.subplots(lines, columns, figsize=(5.0 * columns, 3.4 * lines), squeeze=False)
+    figure, axes = plt.subplots(
+        lines, columns, figsize=(5.0 * columns, 3.4 * lines), squeeze=False, layout="constrained"
+    )
     panels: list[Axes] = list(axes.flat)
     for axis in panels[count:]:
         axis.remove()
@@ -130,6 +133,5 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    figure.tight_layout()
     figure.savefig(path, dpi=150)
     plt.close(figure)
