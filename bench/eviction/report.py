@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -53,6 +53,10 @@ class Row(BaseModel):
     seeds: int
     swept: bool
     """Whether the row is there for the curve only."""
+    rounds: int | None = None
+    """Of a run on a server: of each session, so many are counted."""
+    wall_s: float | None = None
+    """The time they took, from the first request to the last answer."""
 
 
 class ScoreTrace(BaseModel):
@@ -126,7 +130,7 @@ def rows_of(scenarios: Iterable[Scenario], results: Sequence[Replayed]) -> list[
                     hit=_mean(outcome.hit for outcome in seeds.values()) or 0.0,
                     hot_hit=_mean(outcome.hot_hit for outcome in seeds.values()),
                     cold_hit=_mean(outcome.cold_hit for outcome in seeds.values()),
-                    hit_by_agent=_hit_by_agent(seeds),
+                    hit_by_agent=hit_by_agent(seeds.values()),
                     evicted_tokens=statistics.fmean(each.evicted_tokens for each in seeds.values()),
                     evict_calls=statistics.fmean(each.evict_calls for each in seeds.values()),
                     prefill_tokens=_mean_prefill(seeds.values()),
@@ -254,10 +258,11 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _hit_by_agent(outcomes: Mapping[int, Outcome]) -> dict[str, float]:
+def hit_by_agent(outcomes: Iterable[Outcome]) -> dict[str, float]:
+    """Of the prompt tokens of each agent, the share that was found in the cache."""
     prompt: dict[str, int] = {}
     cached: dict[str, int] = {}
-    for outcome in outcomes.values():
+    for outcome in outcomes:
         for agent, tokens in outcome.by_agent.items():
             if agent is not None:
                 prompt[agent] = prompt.get(agent, 0) + tokens.prompt
