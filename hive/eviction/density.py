@@ -70,7 +70,10 @@ class DensityPolicy(EvictionPolicy):
         self._hits = np.zeros(shape)
         self._evictions = np.zeros(shape)
         self._density = np.zeros(shape)
-        self._refreshed = -1
+        self._refreshed: int | None = None
+        """Clock of the estimate; None while there is none for every agent."""
+        self._weighed = 0
+        """Clock as of which evidence is counted: what is younger weighs more."""
 
     def class_of(self, node: NodeRecord) -> int:
         """(agent, hits, shared) as one number; -1 for what is dead."""
@@ -79,14 +82,14 @@ class DensityPolicy(EvictionPolicy):
         return self._agent(node.agent) * _KINDS + _kind(node)
 
     def reused(self, node: NodeRecord, tokens: int, clock: int) -> None:
-        place = self._place(node, clock)
-        self._hits[place] += tokens
+        place, weight = self._place(node, clock), self._weight(clock)
+        self._hits[place] += tokens * weight
 
     def evicted(self, node: NodeRecord, tokens: int, clock: int) -> None:
         if not node.dead:
             # That the dead bring no more hits was known, and says nothing of their class.
-            place = self._place(node, clock)
-            self._evictions[place] += tokens
+            place, weight = self._place(node, clock), self._weight(clock)
+            self._evictions[place] += tokens * weight
 
     def worth(
         self, classes: NDArray[np.int32], used: NDArray[np.int64], clock: int, shares: Mapping[str, float]
@@ -107,20 +110,31 @@ class DensityPolicy(EvictionPolicy):
             self._hits, self._evictions = np.pad(self._hits, more), np.pad(self._evictions, more)
             self._density = np.pad(self._density, more)
             # New rows must not read as worthless until the next estimate.
-            self._refreshed = -1
+            self._refreshed = None
         return number
 
     def _place(self, node: NodeRecord, clock: int) -> tuple[int, int, int]:
         return self._agent(node.agent), _kind(node), age_bin(clock - node.used)
 
-    def _refresh(self, clock: int) -> None:
-        interval = min(self.settings.refresh, 1 + clock // 8)
-        if self._refreshed >= 0 and clock - self._refreshed < interval:
-            return
-        decay = 0.5 ** ((clock - max(self._refreshed, 0)) / self.settings.half_life)
-        self._refreshed = clock
+    def _weight(self, clock: int) -> float:
+        """Of evidence of now, beside what is counted already."""
+        if clock - self._weighed > self.settings.half_life:
+            self._weigh(clock)
+        return float(2.0 ** ((clock - self._weighed) / self.settings.half_life))
+
+    def _weigh(self, clock: int) -> None:
+        """Count all evidence as of now."""
+        decay = 0.5 ** ((clock - self._weighed) / self.settings.half_life)
+        self._weighed = clock
         self._hits *= decay
         self._evictions *= decay
+
+    def _refresh(self, clock: int) -> None:
+        interval = min(self.settings.refresh, 1 + clock // 8)
+        if self._refreshed is not None and clock - self._refreshed < interval:
+            return
+        self._refreshed = clock
+        self._weigh(clock)
         evidence = self.settings.evidence
         everyone = _densities(self._hits.sum(axis=0), self._evictions.sum(axis=0), _LRU, evidence)
         prior = np.repeat(everyone[None], len(self._hits), axis=0)

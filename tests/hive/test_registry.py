@@ -121,7 +121,7 @@ def test_agents_of_higher_score_have_the_earlier_places() -> None:
         ("unknown", 4),
         (None, 3),
     ]
-    order = sorted(waiting, key=lambda request: registry.place(*request, 10))
+    order = sorted(waiting, key=lambda request: registry.place(request[0], request[1], 10))
     assert order == [("high", 2), ("high", 3), ("middle", 2), ("low", 1), (None, 3), ("unknown", 4)]
 
 
