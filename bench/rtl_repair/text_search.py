@@ -15,7 +15,7 @@ REFERENCE: Final = Path(__file__).parent / "reference"
 
 _SATURATION: Final = 1.2
 """BM25's k1: how much a word counts that appears again and again."""
-_LENGTH: Final = 0.6
+_LENGTH: Final = 0.4
 """BM25's b: how much long paragraphs are held against them."""
 _MOST_LINES: Final = 24
 """Longer paragraphs are cut: code may go on without a blank line."""
@@ -80,15 +80,19 @@ def _singular(word: str) -> str:
 
 
 def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
-    """What stands between blank lines, with the number of its first line; a heading goes with what follows it."""
-    start, block = 0, list[str]()
+    """What stands between blank lines, with the number of its first line.
+
+    Headings go with what follows them, and so does a paragraph that ends with a colon; fenced code is not split.
+    """
+    start, block, fenced = 0, list[str](), False
     for number, line in enumerate([*text.splitlines(), ""], start=1):
         if line.strip():
-            if not block:
-                start = number
+            start = start if block else number
             block.append(line)
-        is_heading = len(block) == 1 and block[0].startswith("#")
-        if len(block) == _MOST_LINES or (block and not line.strip() and not is_heading):
+            fenced ^= line.startswith("```")
+        leads_on = bool(block) and (block[-1].startswith("#") or block[-1].endswith(":"))
+        ends = not line.strip() and not fenced and not leads_on
+        if block and (ends or len(block) == _MOST_LINES):
             yield start, "\n".join(block)
             block = []
     if block:
