@@ -17,10 +17,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.rtl_repair.designs import Design, all_designs, design
+from bench.rtl_repair.designs import Design, all_designs
+from bench.rtl_repair.designs import design as design_named
 from bench.rtl_repair.mutations import BREAKING
 from bench.rtl_repair.simulator import Simulation, simulate
 from bench.rtl_repair.verilog import read, with_code
+
+_TIMEOUT_S: Final = 5.0
+"""Most loops of logic never end; what ends does so in a fraction of a second."""
 
 FILE: Final = Path(__file__).parent / "bugs.json"
 
@@ -94,7 +98,7 @@ async def suite(count: int, seed: int, designs: Sequence[Design] | None = None) 
         kind = min((kind for kind, pool in pools[source].items() if pool), key=lambda kind: by_kind[kind])
         while pools[source][kind]:
             bug = pools[source][kind].pop()
-            if is_verified(await simulate(bug.source, source.testbench)):
+            if is_verified(await simulate(bug.source, source.testbench, timeout_s=_TIMEOUT_S)):
                 chosen.append(bug)
                 by_design[bug.design] += 1
                 by_kind[bug.kind] += 1
@@ -109,14 +113,11 @@ def committed() -> list[Bug]:
 
 
 def _restore(design: str, kind: str, line: int, original: str, mutated: str) -> Bug:
-    source = _design_named(design).source
+    source = design_named(design).source
     bug = Bug(design, kind, line, original, mutated, with_code(source, line, mutated))
     if read(source)[line - 1].code != original:
         raise ValueError(f"line {line} of {design} is no longer {original!r}: write {FILE.name} anew")
     return bug
-
-
-_design_named = design
 
 
 def _write(bugs: Iterable[Bug]) -> None:

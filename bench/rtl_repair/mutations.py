@@ -125,9 +125,13 @@ def blocking_assignment(line: Line) -> Iterator[str]:
 def wrong_width(line: Line) -> Iterator[str]:
     """A bound of a range one larger or smaller."""
     for start, end in line.ranges:
+        is_declared = line.declares and (line.assignment is None or end < line.assignment)
         middle = next(at for at in range(start, end) if line.tokens[at].text in (":", "+:", "-:"))
         for first, last in ((start + 1, middle), (middle + 1, end)):
             bound = line.text(first, last)
+            # Nobody declares a vector that ends at 1, or a memory that begins there.
+            if is_declared and bound == "0" and line.text(start + 1, end) != "0:0":
+                continue
             for other in _other_bounds(bound):
                 yield line.with_tokens(first, last, other)
 
@@ -151,7 +155,7 @@ def inverted_condition(line: Line) -> Iterator[str]:
         if before in ("!", "~"):
             yield line.with_tokens(place - 1, place + 1, token.text)
         else:
-            is_bit = line.scope.signals[token.text].is_bit or _is_selected(line, place)
+            is_bit = line.scope.signals[token.text].is_bit or _is_bit_select(line, place)
             yield line.with_tokens(place, place + 1, f"{'!' if is_bit else '~'}{token.text}")
 
 
@@ -332,6 +336,10 @@ def _is_signal(line: Line, place: int) -> bool:
 def _is_selected(line: Line, place: int) -> bool:
     """Whether a bit or a part is taken of the signal there."""
     return place + 1 in line.pairs and line.tokens[place + 1].text == "["
+
+
+def _is_bit_select(line: Line, place: int) -> bool:
+    return _is_selected(line, place) and (place + 1, line.pairs[place + 1]) not in line.ranges
 
 
 def _ends_operand(line: Line, place: int) -> bool:

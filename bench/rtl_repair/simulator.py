@@ -125,9 +125,11 @@ def _log(done: Finished, what: str, timeout_s: float) -> str:
     else:
         end = ""
     kept = done.output
-    room = LOG_CHARS - len(end)
+    room = LOG_CHARS - len(end) - 1
     if len(kept) > room:
         gap = "\n[...]\n"
         half = (room - len(gap)) // 2
         kept = kept[:half] + gap + kept[-half:]
+    if end and kept and not kept.endswith("\n"):
+        kept += "\n"
     return kept + end

@@ -29,7 +29,7 @@ _DECLARATION: Final = re.compile(
 )
 _CONSTANT: Final = re.compile(r"(?:parameter|localparam)\s+(?:\[[^\]]*\]\s*)?(\w+)\s*=\s*([^,;]+)")
 _SIZED: Final = re.compile(r"(\d+)'[bdh][0-9a-f]+")
-_RESET: Final = re.compile(r"a?(?:rst|reset)(?:_?n)?")
+_RESET: Final = re.compile(r"(?:\w+_)?a?(?:rst|reset)(?:_?n)?")
 _EDGE: Final = re.compile(r"\b(?:pos|neg)edge\s+(\w+)")
 _CONSTANT_VALUE: Final = re.compile(r"\d*'[bdh][0-9a-f]+|\d+|\{[^,]*\{\d+'[bdh][0-9a-f]+\}\}|[A-Z]\w*")
 

@@ -13,6 +13,7 @@ module pwm #(
   reg [4:0] counter;
   reg [4:0] active_duty;
 
+  // The last clock of a period.
   wire last = (counter == PERIOD - 1);
 
   always @(posedge clk or negedge rst_n) begin
@@ -25,6 +26,7 @@ module pwm #(
     end
   end
 
+  // What is asked for in the middle of a period has to wait for its end.
   always @(posedge clk or negedge rst_n) begin
     if (!rst_n) begin
       active_duty <= 5'd0;

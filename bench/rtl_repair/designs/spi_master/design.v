@@ -20,9 +20,11 @@ module spi_master #(
   reg [3:0] falls;
   reg [3:0] timer;
 
+  // The clock toggles when half a period is over.
   wire half_over = (timer == HALF - 1);
   wire all_sent = (falls == 4'd8);
 
+  // The slave is selected for exactly as long as a transfer lasts.
   assign busy = !chip_select_n;
   assign mosi = shift_out[7];
 

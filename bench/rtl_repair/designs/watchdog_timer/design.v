@@ -20,6 +20,7 @@ module watchdog_timer #(
 
   reg [4:0] counter;
 
+  // Kicks are welcome from OPEN on; after the last clock it is too late.
   wire window_open = (counter >= OPEN);
   wire expired = (counter == LIMIT - 1);
 
