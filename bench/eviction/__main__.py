@@ -1,13 +1,16 @@
 """``python -m bench.eviction --json FILE [--quick]``: what an eviction policy is worth.
 
 Replays traffic on SGLang's radix cache, without a model: what counts is which prompt tokens are found. Beside each
-policy stands a cache that knows the future. ``--quick`` takes about two minutes on two cores.
+policy stands a cache that knows the future. Then replays a recorded run on real servers, one for each policy in turn.
+``--quick`` takes about ten minutes on two cores, eight of them for the servers.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.util
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -32,14 +35,19 @@ from bench.eviction.report import (
     rows_of,
     rows_table,
     score_trace,
+    server_table,
 )
 from bench.eviction.scenarios import SCENARIOS, Scenario
 from bench.eviction.schedule import PoolTooSmall
+from bench.eviction.servers import rows_and_goals, run_servers
+from bench.logits_cache.client import BenchError
 from bench.logits_cache.machine import machine, public_command, versions
+from hive.server_process import ServerDied
 
 MODULE = "bench.eviction"
-COST, RECORDED = "cost", "rtl"
-PARTS = (*SCENARIOS, RECORDED, COST)
+COST, RECORDED, SERVER = "cost", "rtl", "server"
+PARTS = (*SCENARIOS, RECORDED, COST, SERVER)
+SERVER_POLICIES = ("lru", "paper", "density")
 SEEDS, QUICK_SEEDS = 3, 2
 COST_TURNS, QUICK_COST_TURNS = 9, 3
 SCORED = ("A", "B", "D", "E")
@@ -56,6 +64,11 @@ class Settings(NamedTuple):
     """Whether the pools for the curves are replayed, too."""
     cost_turns: int
     """0: leave the cost out."""
+    served: Scenario | None
+    """What is replayed on servers."""
+    repeats: int
+    """Servers for each policy."""
+    server_flags: Sequence[str]
     workers: int
 
 
@@ -96,6 +109,25 @@ def _parser() -> argparse.ArgumentParser:
         metavar="POLICY",
         help=f"of {', '.join(POLICIES)}; {BASELINE} is always replayed",
     )
+    parser.add_argument(
+        "--server-trace",
+        type=Path,
+        metavar="FILE",
+        help="the recorded run for the servers (default: the shortest with --quick, else the longest)",
+    )
+    parser.add_argument(
+        "--server-pool", type=int, metavar="TOKENS", help="their pool (default: the middle one of the trace)"
+    )
+    parser.add_argument(
+        "--server-flags",
+        type=shlex.split,
+        default=[],
+        metavar="FLAGS",
+        help="further flags of the servers, in one word: '--model-path ...' (default: the embedded model)",
+    )
+    parser.add_argument(
+        "--repeats", type=int, metavar="N", help="servers for each policy (default: 2, quick: 1)"
+    )
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes (default: 2)")
     return parser
 
@@ -112,12 +144,23 @@ def settings_of(options: argparse.Namespace) -> Settings:
     if RECORDED in options.only:
         scenarios += [recorded(path) for path in options.trace or recordings()]
     turns = QUICK_COST_TURNS if quick else COST_TURNS
+    served = None
+    if SERVER in options.only:
+        path = options.server_trace or (min if quick else max)(
+            recordings(), key=lambda path: path.stat().st_size
+        )
+        served = recorded(path)
+        pool = options.server_pool or served.pools[len(served.pools) // 2]
+        served = dataclasses.replace(served, pools=(pool,))
     return Settings(
         scenarios=scenarios,
         policies=list(dict.fromkeys((BASELINE, *options.policies))),
         seeds=options.seeds or (QUICK_SEEDS if quick else SEEDS),
         sweep=not quick,
         cost_turns=turns if COST in options.only else 0,
+        served=served,
+        repeats=options.repeats or (1 if quick else 2),
+        server_flags=options.server_flags,
         workers=options.workers,
     )
 
@@ -147,13 +190,21 @@ def measure(settings: Settings, command: str, console: Console) -> Report:
         console.print(f"replayed {part[0].scenario}, seed {part[0].seed} ({done} of {len(work)})")
         results += part
     rows = rows_of(settings.scenarios, results)
+    goals = goals_of(rows, settings.scenarios)
+    if settings.served is not None:
+        scenario, (pool,) = settings.served, settings.served.pools
+        policies = [name for name in SERVER_POLICIES if name in settings.policies]
+        runs = run_servers(scenario, pool, policies, settings.repeats, settings.server_flags, console.print)
+        server_rows, server_goals = rows_and_goals(scenario, pool, runs)
+        rows += server_rows
+        goals += server_goals
     return Report(
         command=command,
         versions=versions(),
         machine=machine(),
         seconds=round(time.monotonic() - began, 1),
         scenarios={scenario.name: scenario.what for scenario in settings.scenarios},
-        goals=goals_of(rows, settings.scenarios),
+        goals=goals,
         rows=rows,
         cost=cost,
         scores=_scores(settings.scenarios, results),
@@ -187,12 +238,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise SystemExit(f"bench: {error}") from None
     try:
         report = measure(settings, public_command(sys.argv[1:] if argv is None else argv, MODULE), console)
-    except (Leak, PoolTooSmall) as error:
+    except (Leak, PoolTooSmall, ServerDied, BenchError) as error:
         raise SystemExit(f"bench: {error}") from None
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(report.model_dump_json(indent=1) + "\n")
-    if report.rows:
-        console.print(rows_table(report.rows))
+    replays = [row for row in report.rows if row.source == "trace"]
+    served = [row for row in report.rows if row.source == "server"]
+    if replays:
+        console.print(rows_table(replays))
+    if served:
+        console.print(server_table(served))
     if report.cost:
         console.print(cost_table(report.cost))
     if report.goals:
@@ -203,7 +258,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         from bench.eviction.plots import write_plots
 
         folder = options.plots or options.json.parent
-        for path in write_plots(report.rows, report.scores, folder, options.json.stem):
+        for path in write_plots(replays, report.scores, folder, options.json.stem):
             console.print(f"plot: {path}", highlight=False)
     console.print(f"report: {options.json} ({report.seconds:.0f} s)", highlight=False)
 

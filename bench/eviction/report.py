@@ -217,6 +217,30 @@ def rows_table(rows: Sequence[Row]) -> Table:
     return table
 
 
+def server_table(rows: Sequence[Row]) -> Table:
+    """The rows of servers for a terminal."""
+    table = Table(title="Eviction, on servers", title_justify="left")
+    for heading in ("scenario", "pool", "rounds", "policy"):
+        table.add_column(heading)
+    for heading in ("hit", "hot", "cold", "prefill", "evicted", "seconds", "runs"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            row.scenario,
+            f"{row.pool:,}",
+            str(row.rounds),
+            row.policy,
+            f"{row.hit:.1%}",
+            _number(row.hot_hit, ".1%"),
+            _number(row.cold_hit, ".1%"),
+            f"{row.prefill_tokens:,.0f}",
+            f"{row.evicted_tokens:,.0f}",
+            _number(row.wall_s, ".1f"),
+            str(row.seeds),
+        )
+    return table
+
+
 def cost_table(rows: Sequence[CostRow]) -> Table:
     """What evicting costs."""
     table = Table(title="Cost of evicting", title_justify="left")

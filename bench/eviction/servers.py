@@ -74,7 +74,7 @@ def run_servers(
     return runs
 
 
-def server_rows(scenario: Scenario, pool: int, runs: Sequence[ServerRun]) -> tuple[list[Row], list[Goal]]:
+def rows_and_goals(scenario: Scenario, pool: int, runs: Sequence[ServerRun]) -> tuple[list[Row], list[Goal]]:
     """Rows by policy and round, medians over the repeats; and goals, if the baseline and Hive's policy ran."""
     bounds = {name: replay(scenario, pool, name) for name in (BASELINE, CLAIRVOYANT)}
     policies = list(dict.fromkeys(run.policy for run in runs))
