@@ -1,0 +1,295 @@
+"""The book of what is resident: who computed it, who uses it, and what became of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from numpy.typing import NDArray
+
+from hive.eviction import book as book_module
+from hive.eviction.base import EvictionPolicy
+from hive.eviction.book import ResidencyBook, Use
+from hive.eviction.node import NodeRecord
+
+
+class Listener(EvictionPolicy):
+    """Writes down what it is told."""
+
+    name = "listener"
+    trims = False
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, int, int, int]] = []
+        """(what, tokens, clock, hits of the node)"""
+
+    def reused(self, node: NodeRecord, tokens: int, clock: int) -> None:
+        self.heard.append(("reused", tokens, clock, node.hits))
+
+    def evicted(self, node: NodeRecord, tokens: int, clock: int) -> None:
+        self.heard.append(("evicted", tokens, clock, node.hits))
+
+    def class_of(self, node: NodeRecord) -> int:
+        return 0
+
+    def worth(
+        self, classes: NDArray[np.int32], used: NDArray[np.int64], clock: int, shares: Mapping[str, float]
+    ) -> NDArray[np.float64]:
+        return np.zeros(len(classes))
+
+
+def test_what_is_stored_belongs_to_the_agent_that_computed_it() -> None:
+    book = ResidencyBook(None)
+    use = book.use("writer", "run-1")
+    book.admit(use, [])
+    node = book.stored(use, 30)
+    assert (node.producer, node.agent, node.used, node.session) == ("writer", "writer", 1, use.session)
+    assert (node.hits, node.ends, node.shared, node.on_device) == (0, 0, False, True)
+    assert book.summary() == {
+        "writer": {"resident_tokens": 30, "stored_tokens": 30, "evicted_tokens": 0},
+    }
+
+
+def test_a_use_by_another_agent_leaves_the_tokens_with_their_producer() -> None:
+    book = ResidencyBook(None)
+    node = book.stored(book.use("writer", None), 30)
+    assert book.admit(book.use("reader", None), [(node, 30)]) == {"writer": 30}
+    assert (node.producer, node.agent, node.hits, node.used) == ("writer", "reader", 1, 1)
+    book.evicted(node, 30)
+    assert book.summary() == {
+        "writer": {"resident_tokens": 0, "stored_tokens": 30, "evicted_tokens": 30},
+    }
+    assert book.resident == Counter()
+
+
+def test_a_path_is_summed_up_by_producer() -> None:
+    book = ResidencyBook(None)
+    path = [
+        (book.stored(book.use(agent, None), tokens), tokens)
+        for agent, tokens in (("a", 5), ("b", 7), ("a", 11))
+    ]
+    assert book.admit(book.use("c", None), path) == {"a": 16, "b": 7}
+    assert [node.hits for node, _ in path] == [1, 1, 1]
+    assert [node.ends for node, _ in path] == [1, 0, 0], "only behind the deepest node something new begins"
+
+
+def test_the_policy_hears_of_a_reuse_as_the_node_was_before_it() -> None:
+    listener = Listener()
+    book = ResidencyBook(listener)
+    node = book.stored(book.use("a", None), 8)
+    for _ in range(2):
+        book.admit(book.use("a", None), [(node, 8)])
+    book.evicted(node, 8)
+    assert listener.heard == [("reused", 8, 1, 0), ("reused", 8, 2, 1), ("evicted", 8, 2, 2)]
+    assert not node.on_device
+
+
+def test_a_node_of_one_session_keeps_it() -> None:
+    book = ResidencyBook(None)
+    node = book.stored(book.use("a", "run-1"), 8)
+    book.admit(book.use("b", "run-1"), [(node, 8)])
+    assert node.session is book.use("c", "run-1").session
+    assert not node.shared
+
+
+def test_a_node_of_two_sessions_is_shared_and_dies_with_neither() -> None:
+    book = ResidencyBook(None)
+    node = book.stored(book.use("a", "run-1"), 8)
+    book.admit(book.use("a", "run-2"), [(node, 8)])
+    assert node.session is None
+    assert node.shared
+    for session in ("run-1", "run-2"):
+        book.end_session(session)
+    assert not node.dead
+
+
+@pytest.mark.parametrize("sessions", [("run-1", None), (None, "run-1")])
+def test_a_node_that_was_used_without_a_session_never_dies(sessions: tuple[str | None, ...]) -> None:
+    book = ResidencyBook(None)
+    first, second = sessions
+    node = book.stored(book.use("a", first), 8)
+    book.admit(book.use("a", second), [(node, 8)])
+    assert node.session is None
+    assert not node.shared, "of requests without a session nobody knows whether they are of another one"
+    book.admit(book.use("a", "run-1"), [(node, 8)])
+    book.end_session("run-1")
+    assert not node.dead
+
+
+def test_the_end_of_a_session_kills_what_it_alone_used() -> None:
+    book = ResidencyBook(None)
+    node = book.stored(book.use("a", "run-1"), 8)
+    half = node.split()
+    ended = book.end_session("run-1")
+    assert ended is node.session
+    assert node.dead
+    assert half.dead, "a node split before the end is of the same session"
+    assert node.split().dead
+    assert book.end_session("run-1") is None
+
+
+def test_what_a_session_stores_after_its_end_is_dead() -> None:
+    book = ResidencyBook(None)
+    late = book.use("a", "run-1")
+    book.end_session("run-1")
+    assert book.stored(late, 8).dead
+
+
+def test_a_session_that_begins_again_under_its_name_is_another_one() -> None:
+    book = ResidencyBook(None)
+    before = book.stored(book.use("a", "run-1"), 8)
+    book.end_session("run-1")
+    again = book.use("a", "run-1")
+    after = book.stored(again, 8)
+    assert before.dead
+    assert not after.dead
+    book.admit(again, [(before, 8)])
+    assert not before.dead, "somebody uses it again"
+    assert before.shared
+
+
+def test_sessions_are_bounded_and_the_one_used_longest_ago_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(book_module, "MAX_SESSIONS", 2)
+    book = ResidencyBook(None)
+    first = book.use("a", "run-1")
+    for session in ("run-2", "run-1", "run-3"):
+        book.use("a", session)
+    assert book.end_session("run-2") is None
+    assert book.end_session("run-1") is first.session
+    assert book.end_session("run-3") is not None
+    assert len(book._sessions) == 0
+
+
+def test_sessions_have_numbers_of_their_own() -> None:
+    book = ResidencyBook(None)
+    numbers = set()
+    for _ in range(3):
+        for name in ("run-1", "run-2"):
+            session = book.use("a", name).session
+            assert session is not None
+            numbers.add(session.number)
+        for name in ("run-1", "run-2"):
+            book.end_session(name)
+    assert len(numbers) == 6
+
+
+def test_kv_that_comes_back_is_its_producers_again() -> None:
+    book = ResidencyBook(None)
+    node = book.stored(book.use("a", None), 8)
+    book.evicted(node, 8)
+    book.returned(node, 8)
+    assert node.on_device
+    assert book.summary()["a"] == {"resident_tokens": 8, "stored_tokens": 16, "evicted_tokens": 8}
+
+
+def test_shares_are_of_what_is_resident() -> None:
+    book = ResidencyBook(None)
+    assert book.shares() == {}
+    book.stored(book.use("a", None), 30)
+    book.stored(book.use("b", None), 10)
+    assert book.shares() == {"a": 0.75, "b": 0.25}
+
+
+def test_a_flush_leaves_nothing_resident_and_forgets_no_total() -> None:
+    book = ResidencyBook(None)
+    book.stored(book.use("a", "run-1"), 30)
+    book.flushed()
+    assert book.shares() == {}
+    assert book.summary()["a"] == {"resident_tokens": 0, "stored_tokens": 30, "evicted_tokens": 0}
+    assert book.end_session("run-1") is not None, "sessions outlive what they stored"
+
+
+AGENTS = st.sampled_from("abc")
+SESSIONS = st.sampled_from([None, "s", "t", "u"])
+TOKENS = st.integers(1, 50)
+SEEDS = st.integers(0, 2**16)
+
+
+class BookMachine(RuleBasedStateMachine):
+    """Nodes come, are used, split, leave the device and come back, beside a record of who used which."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.book = ResidencyBook(None)
+        self.nodes: list[list[tuple[NodeRecord, int, list[Use]]]] = [[], []]
+        """On the device, and away: (record, tokens, who used it)"""
+
+    def a_use(self, agent: str, session: str | None) -> Use:
+        return self.book.use(agent, session)
+
+    @rule(agent=AGENTS, session=SESSIONS, tokens=TOKENS)
+    def store(self, agent: str, session: str | None, tokens: int) -> None:
+        use = self.a_use(agent, session)
+        self.nodes[0].append((self.book.stored(use, tokens), tokens, [use]))
+
+    @rule(agent=AGENTS, session=SESSIONS, picks=st.sets(SEEDS, max_size=4))
+    def admit(self, agent: str, session: str | None, picks: set[int]) -> None:
+        known = self.nodes[0] + self.nodes[1]
+        path = [known[at] for at in sorted({pick % len(known) for pick in picks})] if known else []
+        use = self.a_use(agent, session)
+        producers = self.book.admit(use, [(node, tokens) for node, tokens, _ in path])
+        assert sum(producers.values()) == sum(tokens for _, tokens, _ in path)
+        for _, _, uses in path:
+            uses.append(use)
+
+    @rule(pick=SEEDS)
+    def split(self, pick: int) -> None:
+        if self.nodes[0]:
+            node, tokens, uses = self.nodes[0].pop(pick % len(self.nodes[0]))
+            self.nodes[0].append((node, tokens - tokens // 2, uses))
+            if tokens // 2:
+                self.nodes[0].append((node.split(), tokens // 2, list(uses)))
+
+    @rule(pick=SEEDS)
+    def evict(self, pick: int) -> None:
+        if self.nodes[0]:
+            entry = self.nodes[0].pop(pick % len(self.nodes[0]))
+            self.book.evicted(entry[0], entry[1])
+            self.nodes[1].append(entry)
+
+    @rule(pick=SEEDS)
+    def come_back(self, pick: int) -> None:
+        if self.nodes[1]:
+            entry = self.nodes[1].pop(pick % len(self.nodes[1]))
+            self.book.returned(entry[0], entry[1])
+            self.nodes[0].append(entry)
+
+    @rule(session=st.sampled_from(["s", "t", "u"]))
+    def end(self, session: str) -> None:
+        self.book.end_session(session)
+
+    @rule()
+    def flush(self) -> None:
+        self.book.flushed()
+        self.nodes = [[], []]
+
+    @invariant()
+    def residency_is_what_the_nodes_hold(self) -> None:
+        held: Counter[str] = Counter()
+        for node, tokens, _ in self.nodes[0]:
+            held[node.producer] += tokens
+            assert node.on_device
+        assert self.book.resident == held
+        for agent, counts in self.book.summary().items():
+            assert counts["resident_tokens"] == held[agent]
+            assert counts["stored_tokens"] >= counts["evicted_tokens"] + counts["resident_tokens"]
+        assert sum(self.book.shares().values()) == pytest.approx(1.0 if held else 0.0)
+
+    @invariant()
+    def nodes_know_who_used_them(self) -> None:
+        for node, _, uses in self.nodes[0] + self.nodes[1]:
+            assert node.agent == uses[-1].agent
+            assert node.hits == len(uses) - 1
+            sessions = {id(use.session) for use in uses}
+            alone = uses[0].session if len(sessions) == 1 else None
+            assert node.session is alone
+            assert node.dead == (alone is not None and alone.ended)
+
+
+TestBookMachine = BookMachine.TestCase
+TestBookMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
