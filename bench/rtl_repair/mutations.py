@@ -389,7 +389,6 @@ def _terms(line: Line) -> Iterator[tuple[int, int]]:
                 if whole or right == "?" or {left, right} & {"&&", "||"}:
                     yield start, place
             start = place + 1
-    return
 
 
 def _is_simple(line: Line, start: int, end: int) -> bool:
@@ -401,7 +400,7 @@ def _end_of_conjunction(line: Line) -> int | None:
     """Where a term could be added with `&&`: the end of a condition, or of a truth value that is assigned."""
     if line.condition is not None:
         return line.condition[1]
-    if line.assignment is None or line.tokens[-1].text != ";" or line.first in line.scope.parameters:
+    if line.assignment is None or line.tokens[-1].text != ";" or line.first in ("parameter", "localparam"):
         return None
     end = len(line.tokens) - 1
     logical = {"&&", "||", "!", "==", "!=", "<", ">", ">="}
