@@ -41,7 +41,9 @@ QUICK_MINUTES = 8.0
 RESERVE_S = 30.0
 """Kept back where time is limited: for the lots, and for ending."""
 QUICK_BUGS, BUGS = 16, 44
-QUICK_LOTS, LOTS = 4, 20
+LOTS = 20
+QUICK_BRANCHING, BRANCHING = 3, 4
+QUICK_LOOKUPS, LOOKUPS = 1, 2
 BUGS_PER_SESSION = 8
 
 
@@ -52,6 +54,7 @@ class Settings:
     bugs: int
     methods: Sequence[Method]
     shape: Shape
+    lookups: int
     sessions: int
     lots: int
     seed: int
@@ -67,12 +70,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="write the report here")
     parser.add_argument(
-        "--quick", action="store_true", help="fewer methods, and as many bugs as fit into eight minutes"
+        "--quick",
+        action="store_true",
+        help="fewer methods, smaller searches, and as many bugs as fit into eight minutes",
     )
     parser.add_argument("--url", metavar="URL", help="a running Hive server (default: start one)")
     parser.add_argument("--bugs", type=int, metavar="N", help=f"how many bugs (default: {BUGS})")
     parser.add_argument("--methods", nargs="+", type=Method, choices=list(Method), metavar="METHOD")
-    parser.add_argument("--branching", type=int, default=4, metavar="N", help="patches tried in one state")
+    parser.add_argument(
+        "--branching", type=int, metavar="N", help=f"patches tried in one state (default: {BRANCHING})"
+    )
     parser.add_argument("--breadth", type=int, default=2, metavar="N", help="states that tot keeps")
     parser.add_argument(
         "--rounds",
@@ -84,7 +91,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--sessions", type=int, metavar="N", help="bugs under repair at once (default: 4, with --quick 1)"
     )
-    parser.add_argument("--lots", type=int, metavar="N", help=f"searches by lot per bug (default: {LOTS})")
+    parser.add_argument(
+        "--lookups", type=int, metavar="N", help=f"looks at things before each patch (default: {LOOKUPS})"
+    )
+    parser.add_argument(
+        "--lots", type=int, default=LOTS, metavar="N", help=f"searches by lot per bug (default: {LOTS})"
+    )
     parser.add_argument("--seed", type=int, default=0, help="same seed, same bugs and same lots")
     parser.add_argument("--keep-going", action="store_true", help="run long sessions, compare nothing")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="record the model's requests (.json.xz)")
@@ -108,7 +120,13 @@ async def compare(
         some = bugs[first : first + settings.sessions]
         for method in settings.methods:
             made, seconds = await attempts(
-                some, method, settings.shape, model, seed=settings.seed + first, sessions=settings.sessions
+                some,
+                method,
+                settings.shape,
+                model,
+                seed=settings.seed + first,
+                sessions=settings.sessions,
+                lookups=settings.lookups,
             )
             done[method] += made
             wall_s[method] += seconds
@@ -142,7 +160,7 @@ async def keep_going(model: Client, name: str, settings: Settings) -> tuple[list
     began = time.monotonic()
     runs = await asyncio.gather(
         *(
-            session(bugs, model, rounds=rounds, seed=settings.seed + number)
+            session(bugs, model, rounds=rounds, seed=settings.seed + number, lookups=settings.lookups)
             for number, bugs in enumerate(chosen)
         )
     )
@@ -168,17 +186,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     began = time.monotonic()
     parser = _parser()
     options = parser.parse_args(argv)
-    for name in ("bugs", "branching", "breadth", "rounds", "sessions", "lots"):
+    for name in ("bugs", "branching", "breadth", "rounds", "lookups", "sessions", "lots"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             parser.error(f"--{name} must be at least 1")
     quick: bool = options.quick
     settings = Settings(
         bugs=options.bugs or (QUICK_BUGS if quick else BUGS),
         methods=options.methods or (QUICK_METHODS if quick else tuple(Method)),
-        shape=Shape(options.branching, options.breadth, options.rounds),
+        shape=Shape(
+            options.branching or (QUICK_BRANCHING if quick else BRANCHING), options.breadth, options.rounds
+        ),
+        lookups=options.lookups or (QUICK_LOOKUPS if quick else LOOKUPS),
         # On two cores a bug beside another one only takes longer.
         sessions=options.sessions or (1 if quick else 4),
-        lots=options.lots or (QUICK_LOTS if quick else LOTS),
+        lots=options.lots,
         seed=options.seed,
         deadline=began + 60 * QUICK_MINUTES - RESERVE_S if quick else None,
     )
@@ -212,6 +233,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         seconds=round(time.monotonic() - began, 1),
         seed=settings.seed,
         sessions=settings.sessions,
+        lookups=settings.lookups,
         left_out=0 if options.keep_going else settings.bugs - len(bugs),
         bugs=[entry_of(bug) for bug in bugs],
         rows=rows,

@@ -123,15 +123,14 @@ async def attempt(
 
 
 async def session(
-    bugs: Sequence[Bug], model: Client, *, rounds: int, seed: int
+    bugs: Sequence[Bug], model: Client, *, rounds: int, seed: int, lookups: int = 2
 ) -> tuple[RunResult[Outcome], Outcome]:
     """One long session over bugs of one design, without a search: `rounds` patches, bug after bug.
 
     Decision's dialogue goes on through all of them. Raises `ModelError` when an answer is none of those offered.
     """
-    result = await arun(
-        decision, design(bugs[0].design), bugs, Rules(patches=rounds, keep_going=True), model=model, seed=seed
-    )
+    rules = Rules(patches=rounds, lookups=lookups, keep_going=True)
+    result = await arun(decision, design(bugs[0].design), bugs, rules, model=model, seed=seed)
     if result.value is None:
         # A session that keeps going has no other reason to fail.
         raise ModelError(NOT_OFFERED)

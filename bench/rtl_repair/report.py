@@ -79,6 +79,8 @@ class Report(BaseModel):
     seed: int
     sessions: int
     """Bugs under repair at once."""
+    lookups: int
+    """Looks at things before each patch, at the most."""
     left_out: int
     """Bugs for which there was no time."""
     bugs: list[BugEntry]

@@ -129,7 +129,7 @@ def test_rows_and_the_table() -> None:
     lots = row_of(RANDOM, Method.TOT, made * 2, [one, two], 12, 1.0)
     assert (lots.method, lots.search, lots.tasks, lots.solved, lots.requests) == ("random", "tot", 4, 2, 0)
     report = Report(
-        command="c", versions={}, machine={}, model="small", seconds=1, seed=0, sessions=1, left_out=0,
+        command="c", versions={}, machine={}, model="small", seconds=1, seed=0, sessions=1, lookups=2, left_out=0,
         bugs=[], rows=[row, lots],
     )  # fmt: skip
     console = Console(width=160, record=True)
@@ -166,13 +166,13 @@ def test_wrong_options(wrong: list[str], tmp_path: Path) -> None:
 @pytest.mark.server
 def test_the_command_on_the_real_server(server: ServerProcess, tmp_path: Path) -> None:
     report, trace = tmp_path / "report.json", tmp_path / "trace.json.xz"
-    options = ["--url", server.url, "--methods", "tot", "--branching", "2", "--breadth", "1", "--bugs", "1"]
-    command.main(["--json", str(report), *options, "--lots", "2", "--trace", str(trace)])
+    options = ["--url", server.url, "--methods", "best_of_n", "--branching", "2", "--rounds", "1"]
+    command.main(["--json", str(report), *options, "--bugs", "1", "--lots", "3", "--trace", str(trace)])
     content = json.loads(report.read_text())
     model, lots = content["rows"]
-    assert (model["method"], model["tasks"], lots["method"], lots["tasks"]) == ("tot", 1, "random", 2)
-    # Two rounds of two patches, unless one of the first repairs.
-    assert model["patches"] == (2 if model["solved"] and model["patches"] == 2 else 4)
+    assert (model["method"], model["tasks"], model["patches"]) == ("best_of_n", 1, 2)
+    assert (lots["method"], lots["search"], lots["tasks"], lots["patches"]) == ("random", "best_of_n", 3, 6)
+    assert model["patches_allowed"] == lots["patches_allowed"] == 2
     assert {"Decision", "Patcher"} <= set(model["agents"])
     assert model["tokens_generated"] > 0
     requests = load_trace(trace).requests

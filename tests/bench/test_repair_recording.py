@@ -27,8 +27,8 @@ def tells_tokens(call: Call) -> Completion:
 
 @agent(supervisor=BestOfN(2))
 async def two_turns() -> str:
-    first = await gen("one")
-    return await gen(f"{first} two", agent="other")
+    first = await gen("one", max_tokens=8)
+    return await gen(f"{first} two", agent="other", max_tokens=8)
 
 
 async def test_requests_and_events_in_order() -> None:
