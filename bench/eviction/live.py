@@ -24,7 +24,7 @@ from bench.logits_cache.client import BenchError
 NGRAM = 8
 """Outputs shorter than this stay as recorded: they cannot be told from chance, and little KV is lost with them."""
 ROUND_AGENT = "Patcher"
-"""Its requests count the rounds of a session."""
+"""When it has done its part, a round of a session is over."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ def plan(trace: Trace) -> Plan:
     finished: dict[str | None, list[int]] = {}
     ended: list[str] = []
     rounds: list[int] = [1] * len(trace.requests)
-    patched: dict[str | None, int] = {}
+    round_of: dict[str | None, int] = {}
+    latest: dict[str | None, str | None] = {}
     for event in trace.events:
         if event[0] == "end":
             ended.append(event[1])
@@ -74,12 +75,15 @@ def plan(trace: Trace) -> Plan:
         session = trace.requests[number].session
         if event[0] == "finish":
             finished.setdefault(session, []).append(number)
-            patched[session] = patched.get(session, 0) + (trace.requests[number].agent == ROUND_AGENT)
             continue
         after[number] = list(finished.get(session, ()))
         if session not in finished:
             after_sessions[number] = list(ended)
-        rounds[number] = 1 + patched.get(session, 0)
+        agent = trace.requests[number].agent
+        if latest.get(session) == ROUND_AGENT != agent:
+            round_of[session] = round_of.get(session, 1) + 1
+        latest[session] = agent
+        rounds[number] = round_of.get(session, 1)
     return Plan(_templates(trace), after, after_sessions, rounds)
 
 
