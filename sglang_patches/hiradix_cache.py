@@ -5,7 +5,7 @@ from __future__ import annotations
 from sglang.srt.mem_cache.hiradix_cache import HiRadixCache
 from sglang.srt.mem_cache.radix_cache import TreeNode
 
-from sglang_patches.radix_cache import AgentAware
+from sglang_patches.radix_cache import AgentAware, IntegrityError, subtree
 
 
 class HiveHiRadixCache(AgentAware, HiRadixCache):  # type: ignore[misc]
@@ -24,15 +24,22 @@ class HiveHiRadixCache(AgentAware, HiRadixCache):  # type: ignore[misc]
         return int(super()._detach_backuped(node))
 
     def _drop_subtree_no_host(self, root: TreeNode) -> int:
-        if not any(node.host_ref_counter for node in _subtree(root)):
-            for node in _subtree(root):
+        if not any(node.host_ref_counter for node in subtree(root)):
+            for node in subtree(root):
                 if node.value is not None:
                     self.book.evicted(node.hive, len(node.value))
         return int(super()._drop_subtree_no_host(root))
 
-
-def _subtree(root: TreeNode) -> list[TreeNode]:
-    nodes = [root]
-    for node in nodes:
-        nodes.extend(node.children.values())
-    return nodes
+    def check_integrity(self) -> None:
+        super().check_integrity()
+        away = [node for node in subtree(self.root_node)[1:] if node.value is None]
+        for node in away:
+            if node.host_value is None or len(node.host_value) != len(node.key):
+                raise IntegrityError(f"node {node.id} is neither on the device nor whole on the host")
+        leaves = {
+            node
+            for node in away
+            if node.lock_ref == 0 and not any(child.backuped for child in node.children.values())
+        }
+        if self.evictable_host_leaves != leaves:
+            raise IntegrityError("the evictable leaves on the host are not those of the tree")

@@ -8,6 +8,8 @@ matched at admission, and ``match_prefix``, which the queue calls again and agai
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +46,10 @@ def policy_of(name: str, agents: AgentRegistry, settings: DensitySettings) -> Ev
             return DensityPolicy(agents.window.score, settings)
         case _:
             return None
+
+
+class IntegrityError(AssertionError):
+    """The books do not agree with the tree."""
 
 
 class WorthStrategy(EvictionStrategy):  # type: ignore[misc]
@@ -107,6 +113,51 @@ class AgentAware:
         classes, used = np.array([self.policy.class_of(record)]), np.array([record.used])
         return float(self.policy.worth(classes, used, self.book.clock, self.book.shares())[0])
 
+    def check_integrity(self) -> None:
+        """See that the books agree with the tree, node by node: for tests, and for whoever hunts a leak.
+
+        Raises:
+            IntegrityError: naming what is wrong, and where.
+        """
+        nodes = subtree(self.root_node)[1:]  # type: ignore[attr-defined]
+        for node in nodes:
+            self._check_node(node)
+        kept = [node for node in nodes if node.value is not None]
+        free = [node for node in kept if node.lock_ref == 0]
+        leaves = [node for node in free if all(child.value is None for child in node.children.values())]
+        resident: Counter[str] = Counter()
+        for node in kept:
+            resident[node.hive.producer] += len(node.value)
+        evictable = sum(len(node.value) for node in free)
+        for what, booked, found in (
+            ("evictable tokens", self.evictable_size_, evictable),  # type: ignore[attr-defined]
+            ("protected tokens", self.protected_size_, resident.total() - evictable),  # type: ignore[attr-defined]
+            ("evictable leaves", _ids(self.evictable_leaves), _ids(leaves)),
+            ("resident tokens by agent", dict(self.book.resident), dict(resident)),
+        ):
+            if booked != found:
+                raise IntegrityError(f"{what}: {booked} in the books, {found} in the tree")
+        if isinstance(self.evictable_leaves, LeafIndex) and (stale := self.evictable_leaves.outdated()):
+            raise IntegrityError(f"leaves that have changed since they were indexed: {_ids(stale)}")
+
+    def _check_node(self, node: TreeNode) -> None:
+        """Raise IntegrityError unless a node is well-formed."""
+        record: NodeRecord | None = getattr(node, "hive", None)
+        page = self.page_size  # type: ignore[attr-defined]
+        for wrong, problem in (
+            (node.parent.children.get(node.key.child_key(page)) is not node, "is not its parent's child"),
+            (len(node.key) == 0 or len(node.key) % page != 0, f"has {len(node.key)} tokens: no whole pages"),
+            (node.value is not None and len(node.value) != len(node.key), "has fewer slots than tokens"),
+            (record is None and node.value is not None, "is on the device without a record"),
+            (
+                record is not None and record.on_device != (node.value is not None),
+                "is not where its record says",
+            ),
+            (node.value is not None and node.parent.value is None, "is on the device without its parent"),
+        ):
+            if wrong:
+                raise IntegrityError(f"node {node.id} {problem}")
+
     # Requests enter the tree, and leave.
 
     def cache_unfinished_req(self, req: Req, *args: Any, **kwargs: Any) -> None:
@@ -165,14 +216,15 @@ class AgentAware:
     # Eviction.
 
     def evict(self, params: EvictParams) -> EvictResult:
-        if not isinstance(self.evictable_leaves, LeafIndex) or self._engine_evicts():
-            return super().evict(params)  # type: ignore[misc]
         started = time.perf_counter()
-        evicted = self._evict(self.evictable_leaves, params.num_tokens)
+        if not isinstance(self.evictable_leaves, LeafIndex) or self._engine_evicts():
+            result = super().evict(params)  # type: ignore[misc]
+        else:
+            result = EvictResult(num_tokens_evicted=self._evict(self.evictable_leaves, params.num_tokens))
+            self.update_eviction_metrics(result.num_tokens_evicted, started)  # type: ignore[attr-defined]
         self.evictions += 1
         self.eviction_seconds += time.perf_counter() - started
-        self.update_eviction_metrics(evicted, started)  # type: ignore[attr-defined]
-        return EvictResult(num_tokens_evicted=evicted)
+        return result
 
     def _engine_evicts(self) -> bool:
         return bool(self.disable)  # type: ignore[attr-defined]
@@ -209,6 +261,18 @@ class HiveRadixCache(AgentAware, RadixCache):  # type: ignore[misc]
         self._delete_leaf(leaf)
         self._record_remove_event(leaf)
         return len(leaf.value)
+
+
+def subtree(root: TreeNode) -> list[TreeNode]:
+    """A node, and all nodes below it."""
+    nodes = [root]
+    for node in nodes:
+        nodes.extend(node.children.values())
+    return nodes
+
+
+def _ids(nodes: Iterable[TreeNode]) -> list[int]:
+    return sorted(node.id for node in nodes)
 
 
 def build_radix_cache(

@@ -68,12 +68,9 @@ class LeafIndex(MutableSet[L]):
         if not self._free:
             self._grow()
         slot = self._slots[leaf.id] = self._free.pop()
-        record = leaf.hive
         self._leaves[slot] = leaf
         self._taken[slot] = True
-        self._classes[slot] = self._policy.class_of(record)
-        self._used[slot] = record.used
-        self._sessions[slot] = record.session.number if record.session is not None else _NO_SESSION
+        self._classes[slot], self._used[slot], self._sessions[slot] = self._row(leaf.hive)
         if self._arrivals is not None:
             self._arrivals.append(leaf)
 
@@ -94,6 +91,11 @@ class LeafIndex(MutableSet[L]):
             leaf = self._leaves[slot]
             assert leaf is not None
             self._classes[slot] = self._policy.class_of(leaf.hive)
+
+    def outdated(self) -> list[L]:
+        """Leaves whose record has changed while they were in the index: none, unless somebody broke the rule."""
+        rows = zip(self._leaves, self._classes, self._used, self._sessions, strict=True)
+        return [leaf for leaf, *row in rows if leaf is not None and tuple(row) != self._row(leaf.hive)]
 
     def victims(self, clock: int, shares: Mapping[str, float]) -> Generator[L]:
         """Leaves in the order in which they should go; the caller removes each one before it asks for the next.
@@ -121,6 +123,10 @@ class LeafIndex(MutableSet[L]):
                 self._take_arrivals(late, clock, shares)
         finally:
             self._arrivals = None
+
+    def _row(self, record: NodeRecord) -> tuple[int, int, int]:
+        session = record.session.number if record.session is not None else _NO_SESSION
+        return self._policy.class_of(record), record.used, session
 
     def _take_arrivals(
         self, late: list[tuple[float, int, int, L]], clock: int, shares: Mapping[str, float]
