@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,9 +40,9 @@ from sglang_patches.cpu_platform import needed as on_cpu
 QUICK_METHODS = (Method.DIRECT, Method.BEST_OF_N, Method.TOT)
 QUICK_MINUTES = 8.0
 RESERVE_S = 30.0
-"""Kept back where time is limited: for the lots, and for ending."""
+"""Kept back where time is limited: a bug may take longer than the ones before it, and ending takes seconds."""
 QUICK_BUGS, BUGS = 16, 44
-LOTS = 20
+QUICK_LOTS, LOTS = 10, 20
 QUICK_BRANCHING, BRANCHING = 3, 4
 QUICK_LOOKUPS, LOOKUPS = 1, 2
 BUGS_PER_SESSION = 8
@@ -94,9 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--lookups", type=int, metavar="N", help=f"looks at things before each patch (default: {LOOKUPS})"
     )
-    parser.add_argument(
-        "--lots", type=int, default=LOTS, metavar="N", help=f"searches by lot per bug (default: {LOTS})"
-    )
+    parser.add_argument("--lots", type=int, metavar="N", help=f"searches by lot per bug (default: {LOTS})")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same bugs and same lots")
     parser.add_argument("--keep-going", action="store_true", help="run long sessions, compare nothing")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="record the model's requests (.json.xz)")
@@ -108,8 +107,8 @@ async def compare(
 ) -> tuple[list[Bug], list[Row]]:
     """All methods on the same bugs: those for which there was time, and the rows."""
     bugs = await suite(settings.bugs, settings.seed)
-    done: dict[Method, list[Attempt]] = {method: [] for method in settings.methods}
-    wall_s = dict.fromkeys(settings.methods, 0.0)
+    done: dict[tuple[str, Method], list[Attempt]] = defaultdict(list)
+    wall_s: dict[tuple[str, Method], float] = defaultdict(float)
     longest = 0.0
     for first in range(0, len(bugs), settings.sessions):
         began = time.monotonic()
@@ -119,17 +118,16 @@ async def compare(
         # All methods take their turn with some bugs, so that a run that is out of time has asked all the same.
         some = bugs[first : first + settings.sessions]
         for method in settings.methods:
+            seed = settings.seed + first
             made, seconds = await attempts(
                 some,
                 method,
                 settings.shape,
                 model,
-                seed=settings.seed + first,
+                seed=seed,
                 sessions=settings.sessions,
                 lookups=settings.lookups,
             )
-            done[method] += made
-            wall_s[method] += seconds
             for attempt in made:
                 bug = attempt.bug
                 console.print(
@@ -137,15 +135,18 @@ async def compare(
                     f"{'repairs it' if attempt.solved else 'fails'} ({attempt.patches} patches)",
                     highlight=False,
                 )
+            drawn, seconds_by_lot = await searches_by_lot(
+                some, method, settings.shape, seed=seed, lots=settings.lots
+            )
+            for who, what, took in ((name, made, seconds), (RANDOM, drawn, seconds_by_lot)):
+                done[who, method] += what
+                wall_s[who, method] += took
         longest = max(longest, time.monotonic() - began)
-    rows: list[Row] = []
-    for method in settings.methods:
-        allowed = settings.shape.budget(method)
-        rows.append(row_of(name, method, done[method], bugs, allowed, wall_s[method]))
-        drawn, seconds = await searches_by_lot(
-            bugs, method, settings.shape, seed=settings.seed, lots=settings.lots
-        )
-        rows.append(row_of(RANDOM, method, drawn, bugs, allowed, seconds))
+    rows = [
+        row_of(who, method, done[who, method], bugs, settings.shape.budget(method), wall_s[who, method])
+        for method in settings.methods
+        for who in (name, RANDOM)
+    ]
     return bugs, rows
 
 
@@ -199,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         lookups=options.lookups or (QUICK_LOOKUPS if quick else LOOKUPS),
         # On two cores a bug beside another one only takes longer.
         sessions=options.sessions or (1 if quick else 4),
-        lots=options.lots,
+        lots=options.lots or (QUICK_LOTS if quick else LOTS),
         seed=options.seed,
         deadline=began + 60 * QUICK_MINUTES - RESERVE_S if quick else None,
     )
