@@ -91,7 +91,7 @@ class KvPool:
         )
         self.cache: Any = self._cache(policy, density)
         self.running: list[PooledRequest] = []
-        self.written: dict[int, int] = {}
+        self._kv = torch.zeros(size + page, dtype=torch.int64)
         """By slot: a hash of all tokens up to the one whose KV is there."""
         self.requests = 0
 
@@ -136,8 +136,7 @@ class KvPool:
         req.last_node, req.prefix_indices = node, indices
         req.matched = req.cache_protected_len = req.kv_committed_len = len(indices)
         self.table.write((req.req_pool_idx, slice(0, len(indices))), indices.to(torch.int32))
-        for slot, hashed in zip(indices.tolist(), hashes(tokens), strict=False):
-            assert self.written[slot] == hashed, "a match leads to the KV of other tokens"
+        assert self.read(indices) == hashes(tokens)[: len(indices)], "a match leads to the KV of other tokens"
         self.running.append(req)
         self.prefill(req, upto)
         return True
@@ -238,9 +237,15 @@ class KvPool:
         rest = row[held - 1] + 1 + torch.arange(tail) if tail else torch.empty(0, dtype=torch.int64)
         indices = torch.cat([rest.to(torch.int64), fresh[: upto - held - tail]])
         self.table.write((req.req_pool_idx, slice(held, upto)), indices.to(torch.int32))
-        computed = hashes(req.tokens)[held:upto]
-        self.written.update(zip(indices.tolist(), computed, strict=True))
+        self.write(indices, hashes(req.tokens)[held:upto])
         req.kv_committed_len = upto
+
+    def write(self, slots: torch.Tensor, kv: list[int]) -> None:
+        self._kv[slots] = torch.tensor(kv, dtype=torch.int64)
+
+    def read(self, slots: torch.Tensor) -> list[int]:
+        kv: list[int] = self._kv[slots].tolist()
+        return kv
 
     # What must always hold.
 
@@ -264,8 +269,7 @@ class KvPool:
         first = self.page  # the page of slot 0 is for padding
         assert sorted(owned) == list(range(first, first + self.size))
         for node in nodes:
-            kv = [self.written[slot] for slot in node.value.tolist()]
-            assert kv == hashes(path_of(node))[-len(kv) :], "a node has the KV of other tokens"
+            assert self.read(node.value) == hashes(path_of(node))[-len(node.value) :], "a node has other KV"
 
     def leaves(self) -> list[TreeNode]:
         return list(self.cache.evictable_leaves)

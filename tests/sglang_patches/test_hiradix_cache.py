@@ -1,0 +1,524 @@
+"""The agent-aware cache with a second tier in host memory, on a CPU.
+
+Everything is SGLang's own: ``HiRadixCache``, ``HiCacheController`` with its queues and acknowledgements, the device
+pool, and the host pool with its allocator, which finds out double frees.  What needs a GPU is replaced
+(:class:`HostPool`): the pinning of host memory, and the two kernels that copy between the tiers
+(``backup_from_device_all_layer``, ``load_to_device_per_layer``), which index plain tensors here.  Besides, the
+10 GiB of host memory that SGLang leaves free are not asked for.  Copies are done as soon as they begin; what waits
+for the scheduler's next loop is their acknowledgement.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hive[server]'")
+
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from sglang.srt.mem_cache import hiradix_cache as upstream
+from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+from sglang.srt.mem_cache.pool_host import base as host_pools
+from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
+from sglang.srt.mem_cache.radix_cache import TreeNode
+
+from hive.agents.registry import OTHER
+from hive.agents.window import WindowSettings
+from hive.eviction.density import DensitySettings
+from hive.eviction.leaves import LeafIndex
+from sglang_patches.hiradix_cache import HiveHiRadixCache
+from sglang_patches.radix_cache import IntegrityError, policy_of, subtree
+from tests.sglang_patches.kv_pool import KvPool, PooledRequest, hashes, path_of
+
+LAYERS = 2
+WRITE_POLICIES = ("write_through", "write_through_selective", "write_back")
+
+
+class HostPool(MHATokenToKVPoolHost):  # type: ignore[misc]
+    """See the module."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs, pin_memory=False)
+
+    def backup_from_device_all_layer(
+        self, device_pool: Any, host_indices: torch.Tensor, device_indices: torch.Tensor, io_backend: str
+    ) -> None:
+        for layer in range(self.layer_num):
+            self.k_buffer[layer][host_indices] = device_pool.k_buffer[layer][device_indices]
+            self.v_buffer[layer][host_indices] = device_pool.v_buffer[layer][device_indices]
+
+    def load_to_device_per_layer(
+        self,
+        device_pool: Any,
+        host_indices: torch.Tensor,
+        device_indices: torch.Tensor,
+        layer_id: int,
+        io_backend: str,
+    ) -> None:
+        device_pool.k_buffer[layer_id][device_indices] = self.k_buffer[layer_id][host_indices]
+        device_pool.v_buffer[layer_id][device_indices] = self.v_buffer[layer_id][host_indices]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_rank_without_a_gpu() -> Iterator[None]:
+    """A process group of one, and the replacements that the module tells of."""
+    mine = not torch.distributed.is_initialized()
+    if mine:
+        store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(upstream, "get_mha_host_pool_cls", lambda _: HostPool)
+        patch.setattr(upstream.atexit, "register", lambda _: None)
+        patch.setattr(host_pools, "HICACHE_HOST_MEMORY_RESERVE_BYTES", 0)
+        yield
+    if mine:
+        torch.distributed.destroy_process_group()
+
+
+class TieredPool(KvPool):
+    """A pool with host memory behind it; what is in the slots is copied with them."""
+
+    def __init__(
+        self, size: int, policy: str = "density", page: int = 1, *, host: float, write: str, **options: Any
+    ) -> None:
+        self._host, self._write_policy = host, write
+        super().__init__(size, policy, page, **options)
+        self.loaded = 0
+        """Tokens that came back from the host."""
+
+    def _allocator(self) -> Any:
+        self.device_pool = MHATokenToKVPool(
+            self.size, self.page, torch.int64, 1, 1, LAYERS, "cpu", enable_memory_saver=False
+        )
+        if self.page == 1:
+            return TokenToKVPoolAllocator(self.size, torch.int64, "cpu", self.device_pool, False)
+        return PagedTokenToKVPoolAllocator(self.size, self.page, torch.int64, "cpu", self.device_pool, False)
+
+    def _cache(self, policy: str, density: DensitySettings | None) -> Any:
+        server_args = SimpleNamespace(
+            hicache_ratio=self._host / self.size,
+            hicache_size=0,
+            hicache_mem_layout="layer_first",
+            hicache_write_policy=self._write_policy,
+            hicache_io_backend="direct",
+            hicache_storage_backend=None,
+            hicache_storage_backend_extra_config=None,
+            hicache_storage_prefetch_policy="best_effort",
+            served_model_name="none",
+            extra_metric_labels=None,
+        )
+        decides = policy_of(policy, self.agents, density or DensitySettings())
+        return HiveHiRadixCache(self.params, server_args, agents=self.agents, policy=decides)
+
+    @property
+    def host_pool(self) -> Any:
+        return self.cache.token_to_kv_pool_host
+
+    def write(self, slots: torch.Tensor, kv: list[int]) -> None:
+        for layer in range(LAYERS):
+            self.device_pool.k_buffer[layer][slots, 0, 0] = torch.tensor(kv, dtype=torch.int64)
+            self.device_pool.v_buffer[layer][slots, 0, 0] = torch.tensor(kv, dtype=torch.int64) + layer
+
+    def read(self, slots: torch.Tensor) -> list[int]:
+        kv: list[int] = self.device_pool.k_buffer[0][slots, 0, 0].tolist()
+        for layer in range(LAYERS):
+            assert self.device_pool.k_buffer[layer][slots, 0, 0].tolist() == kv
+            assert (self.device_pool.v_buffer[layer][slots, 0, 0] - layer).tolist() == kv
+        return kv
+
+    def _load_back(self, match: Any) -> Any:
+        loaded, node = super()._load_back(match)
+        self.cache.ready_to_load_host_cache()
+        self.loaded += len(loaded)
+        return loaded, node
+
+    def loop(self) -> None:
+        """What the scheduler does with copies that are done, at each of its loops."""
+        self.cache.check_hicache_events()
+
+    def run(self, *args: Any, **kwargs: Any) -> PooledRequest:
+        req = super().run(*args, **kwargs)
+        self.loop()
+        return req
+
+    def on_host(self, tokens: list[int]) -> int:
+        """How many tokens behind the resident ones are on the host alone."""
+        return int(self.match([*tokens, -1]).host_hit_length)
+
+    def check(self) -> None:
+        super().check()
+        nodes = subtree(self.cache.root_node)[1:]
+        backed = [node for node in nodes if node.backuped]
+        owned = [slot for node in backed for slot in node.host_value.tolist()]
+        free = [*self.host_pool.free_slots.tolist()]
+        free += [slot for part in self.host_pool.release_slots for slot in part.tolist()]
+        assert sorted(owned + free) == list(range(self.host_pool.size)), (
+            "slots of the host are lost or shared"
+        )
+        for node in backed:
+            kv = self.host_pool.k_buffer[LAYERS - 1][node.host_value, 0, 0].tolist()
+            assert kv == hashes(path_of(node))[-len(kv) :], "the host has other KV"
+
+
+def text(name: int, length: int) -> list[int]:
+    """Tokens that no other name has."""
+    return [1000 * (name + 1) + at for at in range(length)]
+
+
+def resident(pool: KvPool) -> dict[str, int]:
+    return dict(pool.cache.book.resident)
+
+
+@pytest.mark.parametrize("page", [1, 4])
+@pytest.mark.parametrize("policy", ["paper", "density"])
+def test_what_leaves_the_device_is_on_the_host_and_comes_back(policy: str, page: int) -> None:
+    pool = TieredPool(256, policy, page, host=512, write="write_through")
+    pool.run(text(0, 80), "writer", "run-1")
+    pool.run(text(1, 80), "other")
+    assert pool.evict(80) == 80
+    pool.check()
+    assert (pool.resident(text(0, 80)), pool.on_host(text(0, 80))) == (0, 80)
+    assert resident(pool) == {"other": 80}
+    req = pool.run([*text(0, 80), 5, 6, 7, 8], "reader", "run-2")
+    pool.check()
+    assert (req.matched, pool.loaded) == (80, 80)
+    assert resident(pool) == {"writer": 80, "reader": 4, "other": 80}
+    assert pool.cache.book.totals["writer"].stored == 160, "it was stored twice"
+    assert pool.agents.window.edges()[0] == {
+        "agent": "reader",
+        "producer": "writer",
+        "tokens": 80,
+        "events": 1,
+    }
+    (node,) = [node for node in subtree(pool.cache.root_node)[1:] if node.hive.producer == "writer"]
+    assert (node.hive.agent, node.hive.hits, node.hive.on_device, node.hive.shared) == (
+        "reader",
+        1,
+        True,
+        True,
+    )
+
+
+@pytest.mark.parametrize("page", [1, 4])
+def test_a_trim_leaves_the_tail_on_the_host_alone(page: int) -> None:
+    pool = TieredPool(256, "density", page, host=512, write="write_through")
+    pool.run(text(0, 80), "a")
+    assert pool.evict(9) == 9 + -9 % page
+    pool.check()
+    left = 80 - 9 - -9 % page
+    assert (pool.resident(text(0, 80)), pool.on_host(text(0, 80))) == (left, 80 - left)
+    assert resident(pool) == {"a": left}
+    # Less than ten tokens are not worth a copy for SGLang: they are computed again, and whose they are stays known.
+    pool.run(text(0, 80), "b")
+    pool.check()
+    assert pool.cache.book.resident.total() == 80
+    assert pool.resident(text(0, 80)) == 80
+
+
+def test_kv_that_is_computed_again_stays_its_first_producers() -> None:
+    pool = TieredPool(256, "density", host=512, write="write_through")
+    pool.run(text(0, 40), "first")
+    pool.evict(5)
+    req = pool.run(text(0, 40), "second")
+    pool.check()
+    assert pool.loaded == 0
+    assert req.matched == 35
+    assert resident(pool) == {"first": 40}
+
+
+def test_a_node_that_is_on_the_host_alone_splits_where_a_text_leaves_it() -> None:
+    pool = TieredPool(256, "density", host=512, write="write_through")
+    pool.run(text(0, 60), "a", "run-1")
+    pool.evict(60)
+    pool.run([*text(0, 25), 5], "b", "run-1")
+    pool.check()
+    assert pool.loaded == 25
+    assert resident(pool) == {"a": 25, "b": 1}
+    pool.end_session("run-1")
+    pool.check()
+    halves = [node.hive for node in subtree(pool.cache.root_node)[1:] if node.hive.producer == "a"]
+    assert [(half.on_device, half.dead, half.hits) for half in halves] == [(True, True, 1), (False, True, 0)]
+
+
+def test_what_is_not_on_the_host_is_gone_when_it_is_evicted() -> None:
+    pool = TieredPool(256, "density", host=512, write="write_through_selective")
+    req = pool.request(text(0, 40), "a")
+    assert pool.admit(req)
+    pool.finish(
+        req, insert=False
+    )  # SGLang takes the second insertion for a second use, and writes to the host
+    pool.evict(40)
+    pool.check()
+    assert (pool.resident(text(0, 40)), pool.on_host(text(0, 40))) == (0, 0)
+    assert pool.cache.book.summary()["a"] == {"resident_tokens": 0, "stored_tokens": 40, "evicted_tokens": 40}
+
+
+def test_a_node_is_locked_while_it_is_written_to_the_host() -> None:
+    pool = TieredPool(256, "density", host=512, write="write_through")
+    req = pool.request(text(0, 40), "a")
+    assert pool.admit(req)
+    pool.finish(req)
+    pool.check()
+    assert pool.leaves() == []
+    assert pool.evict(40) == 0
+    pool.loop()
+    pool.check()
+    assert len(pool.leaves()) == 1
+    assert pool.evict(40) == 40
+    pool.check()
+
+
+def test_the_dead_leave_the_host_before_what_was_used_earlier() -> None:
+    pool = TieredPool(512, "density", host=199, write="write_through")
+    pool.run(text(0, 100), "a", "goes-on")
+    pool.run(text(1, 100), "a", "over")
+    pool.evict(200)
+    pool.end_session("over")
+    pool.run(text(2, 50), "b")
+    pool.check()
+    assert (pool.on_host(text(0, 100)), pool.on_host(text(1, 100))) == (100, 0)
+
+
+def test_the_papers_policy_keeps_the_host_for_those_who_contribute() -> None:
+    pool = TieredPool(
+        512, "paper", host=199, write="write_through", window=WindowSettings(2, 4, collaborative_weight=0.0)
+    )
+    for agent, cached in (("high", 10), ("low", 0)):
+        pool.agents.arrived(agent, None, 10)
+        pool.agents.left(agent, cached_tokens=cached, generated=0, replayed=0)
+    pool.run(text(0, 100), "high")
+    pool.run(text(1, 100), "low")
+    assert pool.agents.window.score("high") > pool.agents.window.score("low")
+    pool.evict(200)
+    pool.run(text(2, 50), "low")
+    pool.check()
+    assert (pool.on_host(text(0, 100)), pool.on_host(text(1, 100))) == (100, 0)
+
+
+@pytest.mark.parametrize("policy", ["lru", "paper", "density"])
+def test_writing_back_stages_what_is_evicted(policy: str) -> None:
+    pool = TieredPool(256, policy, host=512, write="write_back")
+    for name in range(3):
+        pool.run(text(name, 60), "a")
+    assert pool.host_pool.available_size() == pool.host_pool.size, "nothing is written before it is evicted"
+    assert pool.evict(100) == 120
+    pool.check()
+    assert [pool.on_host(text(name, 60)) for name in range(3)] == [60, 60, 0]
+    assert resident(pool) == {"a": 60}
+    assert pool.cache.summary()["evictions"] == 1
+    assert pool.run(text(1, 60), "b").matched == 59
+    pool.check()
+
+
+def test_writing_back_to_a_host_that_is_too_small_drops_kv_and_books_it() -> None:
+    pool = TieredPool(256, "density", host=20, write="write_back")
+    for name in range(3):
+        pool.run(text(0, 10) + text(name + 1, 60), "a")
+    pool.check()
+    assert pool.evict(1000) == 190
+    pool.check()
+    assert resident(pool) == {}
+    assert pool.cache.book.totals["a"].evicted == 190
+    assert pool.allocator.available_size() == 256
+
+
+def test_a_flush_empties_both_tiers() -> None:
+    pool = TieredPool(256, "density", host=512, write="write_through")
+    pool.run(text(0, 60), "a")
+    pool.run(text(1, 60), "a")
+    pool.evict(60)
+    pool.flush()
+    pool.check()
+    assert resident(pool) == {}
+    assert pool.leaves() == []
+    assert pool.host_pool.available_size() == pool.host_pool.size
+    assert pool.on_host(text(0, 60)) == 0
+    pool.run(text(0, 60), "b")
+    pool.check()
+    assert resident(pool) == {"b": 60}
+
+
+def test_what_storage_brings_to_the_host_is_nobodys_until_it_is_used() -> None:
+    pool = TieredPool(256, "density", host=512, write="write_through")
+    tokens = text(0, 40)
+    req = pool.request(tokens)
+    slots = pool.host_pool.alloc(40)
+    for layer in range(LAYERS):
+        pool.host_pool.k_buffer[layer][slots, 0, 0] = torch.tensor(hashes(tokens), dtype=torch.int64)
+        pool.host_pool.v_buffer[layer][slots, 0, 0] = torch.tensor(hashes(tokens), dtype=torch.int64) + layer
+    key = upstream.RadixKey(req.origin_input_ids)
+    assert pool.cache._insert_helper_host(pool.cache.root_node, key, slots, ["hash"] * 40) == 0
+    pool.check()
+    assert pool.on_host(tokens) == 40
+    assert pool.run([*tokens, 5], "a", "run-1").matched == 40
+    pool.check()
+    assert resident(pool) == {OTHER: 40, "a": 1}
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (
+            lambda node, cache: setattr(node, "host_value", None),
+            "neither on the device nor whole on the host",
+        ),
+        (lambda node, cache: setattr(node, "host_value", node.host_value[1:]), "nor whole on the host"),
+        (lambda node, cache: cache.evictable_host_leaves.clear(), "evictable leaves on the host"),
+    ],
+)
+def test_what_is_wrong_with_the_host_is_named(damage: Callable[[TreeNode, Any], None], words: str) -> None:
+    pool = TieredPool(256, "density", host=512, write="write_through")
+    pool.run(text(0, 60), "a")
+    pool.evict(60)
+    pool.cache.check_integrity()
+    damage(subtree(pool.cache.root_node)[1], pool.cache)
+    with pytest.raises(IntegrityError, match=words):
+        pool.cache.check_integrity()
+
+
+def test_two_ranks_evict_the_same_from_both_tiers(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, rank = [1e6, 5.0], 0
+
+    def monotonic() -> float:
+        now[rank] += (0.001, -0.5)[rank]
+        return now[rank]
+
+    monkeypatch.setattr(time, "monotonic", monotonic)
+    pools = [TieredPool(300, "density", 4, host=600, write="write_through") for _ in range(2)]
+    chance = random.Random(2)
+    sizes = set()
+    for _ in range(300):
+        prompt = random_prompt(chance)
+        agent, session = chance.choice(AGENTS), chance.choice(SESSIONS)
+        ends = chance.random() < 0.1
+        seen = []
+        for rank, pool in enumerate(pools):  # noqa: B007
+            req = pool.run(prompt, agent, session)
+            if ends:
+                pool.end_session("s")
+            nodes = subtree(pool.cache.root_node)[1:]
+            seen.append(
+                (
+                    req.matched,
+                    sorted((path_of(node), node.value is None, node.backuped) for node in nodes),
+                )
+            )
+        assert seen[0] == seen[1]
+        sizes.add(len(seen[0][1]))
+    assert pools[0].loaded == pools[1].loaded > 500
+    assert len(sizes) > 5
+    assert pools[0].cache.book.summary() == pools[1].cache.book.summary()
+
+
+AGENTS = (None, "a", "b", "c")
+SESSIONS = (None, "s", "t")
+SEEDS = st.integers(0, 2**16)
+
+
+def random_prompt(chance: random.Random) -> list[int]:
+    """Few words of different lengths, so that prompts share beginnings that end anywhere."""
+    words = [text(word, length) for word, length in enumerate((3, 16, 21, 40))]
+    prompt = [token for _ in range(chance.randrange(1, 5)) for token in chance.choice(words)]
+    return [*prompt, *range(chance.randrange(1, 4))]
+
+
+class TieredMachine(RuleBasedStateMachine):
+    """Traffic over two tiers, of which the host's is larger, as large or smaller."""
+
+    @initialize(
+        policy=st.sampled_from(["lru", "paper", "density"]),
+        page=st.sampled_from([1, 4, 16]),
+        host=st.sampled_from([40, 200, 900]),
+        write=st.sampled_from(WRITE_POLICIES),
+    )
+    def begin(self, policy: str, page: int, host: int, write: str) -> None:
+        self.pool = TieredPool(
+            320,
+            policy,
+            page,
+            host=host,
+            write=write,
+            window=WindowSettings(4, 3),
+            density=DensitySettings(evidence=50.0, half_life=20, max_share=0.6),
+            max_agents=3,
+        )
+
+    @rule(seed=SEEDS)
+    def admit(self, seed: int) -> None:
+        chance = random.Random(seed)
+        if len(self.pool.running) < 3:
+            req = self.pool.request(random_prompt(chance), chance.choice(AGENTS), chance.choice(SESSIONS))
+            self.pool.admit(req)
+
+    @rule(seed=SEEDS, tokens=st.integers(0, 20), insert=st.booleans())
+    def decode_and_finish(self, seed: int, tokens: int, insert: bool) -> None:
+        if not self.pool.running:
+            return
+        req = self.pool.running[seed % len(self.pool.running)]
+        for token in range(tokens):
+            if self.pool.has_room(1):
+                self.pool.decode(req, token % 7)
+        self.pool.finish(req, insert)
+
+    @rule()
+    def loop(self) -> None:
+        self.pool.loop()
+
+    @rule(tokens=st.integers(0, 400))
+    def evict(self, tokens: int) -> None:
+        before = self.pool.cache.total_size()
+        assert self.pool.evict(tokens) == before - self.pool.cache.total_size()
+
+    @rule(tokens=st.integers(1, 100))
+    def evict_from_the_host(self, tokens: int) -> None:
+        before = self.pool.cache.book.summary()
+        self.pool.cache.evict_host(tokens)
+        assert self.pool.cache.book.summary() == before, "what is on the host is not resident"
+
+    @rule(session=st.sampled_from(["s", "t"]))
+    def end_session(self, session: str) -> None:
+        self.pool.end_session(session)
+
+    @rule()
+    def flush(self) -> None:
+        self.pool.loop()
+        if not self.pool.running:
+            self.pool.flush()
+
+    @invariant()
+    def nothing_is_lost_or_counted_twice(self) -> None:
+        if hasattr(self, "pool"):
+            self.pool.check()
+
+    def teardown(self) -> None:
+        """When all requests have ended both tiers can be emptied."""
+        if not hasattr(self, "pool"):
+            return
+        for req in list(self.pool.running):
+            self.pool.finish(req)
+        self.pool.loop()
+        self.pool.evict(10_000)
+        self.pool.cache.evict_host(10_000)
+        self.pool.check()
+        assert self.pool.allocator.available_size() == self.pool.size
+        assert self.pool.host_pool.available_size() == self.pool.host_pool.size
+        assert subtree(self.pool.cache.root_node)[1:] == []
+
+
+TestTieredMachine = TieredMachine.TestCase
+TestTieredMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+def test_the_index_of_leaves_is_the_devices() -> None:
+    pool = TieredPool(256, "density", host=512, write="write_through")
+    assert isinstance(pool.cache.evictable_leaves, LeafIndex)
+    assert type(pool.cache.evictable_host_leaves) is set
