@@ -88,7 +88,7 @@ class AgentRegistry:
             self._session(session).requests += 1
 
     def place(self, agent: str | None, number: int, max_passes: int) -> tuple[int, float, int]:
-        """Sort key in a waiting queue by contribution: agents of higher score first.
+        """Sort key in a waiting queue by contribution: agents of higher score first, and equals as they are.
 
         Args:
             agent: whose request it is.
@@ -97,7 +97,7 @@ class AgentRegistry:
         """
         if self.requests - number >= max_passes:
             return (0, 0.0, number)
-        return (1, -self.window.score(self.profile(agent).name), number)
+        return (1, -self.window.score(self.profile(agent).name), 0)
 
     def left(self, agent: str | None, *, cached_tokens: int, generated: int, replayed: int) -> None:
         """Count a request that ended, however it ended."""

@@ -111,7 +111,7 @@ def scored(max_agents: int = 4) -> AgentRegistry:
     return registry
 
 
-def test_agents_of_higher_score_have_the_earlier_places() -> None:
+def test_agents_of_higher_score_have_the_earlier_places_and_equals_stay_as_they_are() -> None:
     registry = scored()
     waiting: list[tuple[str | None, int]] = [
         ("low", 1),
@@ -122,7 +122,7 @@ def test_agents_of_higher_score_have_the_earlier_places() -> None:
         (None, 3),
     ]
     order = sorted(waiting, key=lambda request: registry.place(request[0], request[1], 10))
-    assert order == [("high", 2), ("high", 3), ("middle", 2), ("low", 1), (None, 3), ("unknown", 4)]
+    assert order == [("high", 3), ("high", 2), ("middle", 2), ("low", 1), ("unknown", 4), (None, 3)]
 
 
 def test_a_request_that_enough_others_arrived_after_is_before_every_score() -> None:
