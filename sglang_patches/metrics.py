@@ -29,6 +29,7 @@ class SchedulerMetrics:
         self._cached = counter("cached_tokens", "Prompt tokens found in the radix cache.")
         self._generated = counter("tokens_generated", "Output tokens computed by the model.")
         self._replayed = counter("tokens_replayed", "Output tokens served by the Logits Cache.")
+
         def agent_gauge(name: str, text: str) -> Gauge:
             return Gauge(f"hive_agent_{name}", text, ["agent"], multiprocess_mode="livesum")
 
