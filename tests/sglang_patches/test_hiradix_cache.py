@@ -331,6 +331,21 @@ def test_writing_back_to_a_host_that_is_too_small_drops_kv_and_books_it() -> Non
     assert pool.allocator.available_size() == 256
 
 
+def test_what_storage_is_reading_is_not_dropped_and_stays_in_the_books() -> None:
+    pool = TieredPool(256, "density", host=20, write="write_back")
+    pool.run(text(0, 60), "a")
+    pool.run(text(1, 60), "b")
+    reading = next(leaf for leaf in pool.leaves() if leaf.hive.producer == "a")
+    reading.protect_host()
+    assert pool.evict(1000) == 60
+    pool.check()
+    assert resident(pool) == {"a": 60}
+    reading.release_host()
+    assert pool.evict(1000) == 60
+    pool.check()
+    assert resident(pool) == {}
+
+
 def test_a_flush_empties_both_tiers() -> None:
     pool = TieredPool(256, "density", host=512, write="write_through")
     pool.run(text(0, 60), "a")
