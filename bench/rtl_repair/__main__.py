@@ -44,7 +44,7 @@ RESERVE_S = 30.0
 QUICK_BUGS, BUGS = 16, 44
 QUICK_LOTS, LOTS = 10, 20
 QUICK_BRANCHING, BRANCHING = 3, 4
-QUICK_LOOKUPS, LOOKUPS = 1, 2
+LOOKUPS = 2
 BUGS_PER_SESSION = 8
 
 
@@ -93,7 +93,11 @@ def _parser() -> argparse.ArgumentParser:
         "--sessions", type=int, metavar="N", help="bugs under repair at once (default: 4, with --quick 1)"
     )
     parser.add_argument(
-        "--lookups", type=int, metavar="N", help=f"looks at things before each patch (default: {LOOKUPS})"
+        "--lookups",
+        type=int,
+        default=LOOKUPS,
+        metavar="N",
+        help=f"looks at things before each patch (default: {LOOKUPS})",
     )
     parser.add_argument("--lots", type=int, metavar="N", help=f"searches by lot per bug (default: {LOTS})")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same bugs and same lots")
@@ -197,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         shape=Shape(
             options.branching or (QUICK_BRANCHING if quick else BRANCHING), options.breadth, options.rounds
         ),
-        lookups=options.lookups or (QUICK_LOOKUPS if quick else LOOKUPS),
+        lookups=options.lookups,
         # On two cores a bug beside another one only takes longer.
         sessions=options.sessions or (1 if quick else 4),
         lots=options.lots or (QUICK_LOTS if quick else LOTS),

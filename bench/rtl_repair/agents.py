@@ -199,8 +199,10 @@ async def decision(design: Shared[Design], bugs: Shared[Sequence[Bug]], rules: R
 
 
 def offered(rules: Rules, case: Case, reports: dict[str, str]) -> list[str]:
-    """The actions among which Decision may choose."""
-    looks = [action for action in WHO if action not in reports] if len(reports) < rules.lookups else []
+    """The actions among which Decision may choose. The first thing to look at is always the waveform."""
+    looks: list[str] = []
+    if len(reports) < rules.lookups:
+        looks = [action for action in WHO if action not in reports] if VIEW in reports else [VIEW]
     may_stop = rules.keep_going and case.patches >= STOP_AFTER
     return [*looks, PATCH, *([STOP] if may_stop else [])]
 

@@ -75,7 +75,7 @@ def calls_of(model: ScriptedModel, agent: str) -> list[Request]:
 @needs_tools
 async def test_all_five_agents_repair_a_bug() -> None:
     wrong = other_edit(NUMBER + 1)
-    model = team(["view", "search", "lint", "patch"], [wrong, REPAIR])
+    model = team(["view", "search", "view", "lint"], [wrong, REPAIR])
     result: RunResult[Outcome] = await arun(decision, COUNTER, [BUG], Rules(patches=2), model=model)
     assert result.value == Outcome(repairs={0: [REPAIR]}, bugs=1, patches=2)
     assert result.best is not None
@@ -85,13 +85,13 @@ async def test_all_five_agents_repair_a_bug() -> None:
     asked = [call.name for call in model.calls]
     assert asked == [
         *("decide", "signal", "report", "decide", "query", "answer", "minutes", "line", "text"),
-        *("decide", "decide", "line", "text"),
+        *("decide", "signal", "report", "decide", "line", "text"),
     ]
     last = calls_of(model, "Decision")[-1].messages
     assert [message.role for message in last] == ["system", *["user", "assistant"] * 4, "user"]
     assert [message.content for message in last if message.role == "assistant"] == [
         *("view", "search", "patch"),
-        "lint",
+        "view",
     ]
     told = [message.content for message in last if message.role == "user"]
     assert COUNTER.description in told[0]
@@ -206,9 +206,9 @@ def test_only_a_patch_that_makes_things_better_is_kept() -> None:
 
 def test_what_may_be_chosen() -> None:
     case = Case("", simulation(1))
-    assert offered(Rules(patches=9), case, {}) == ["view", "search", "lint", "patch"]
-    assert offered(Rules(patches=9), case, {"search": ""}) == ["view", "lint", "patch"]
-    assert offered(Rules(patches=9), case, {"search": "", "lint": ""}) == ["patch"]
+    assert offered(Rules(patches=9), case, {}) == ["view", "patch"]
+    assert offered(Rules(patches=9), case, {"view": ""}) == ["search", "lint", "patch"]
+    assert offered(Rules(patches=9), case, {"view": "", "lint": ""}) == ["patch"]
     case.patches = 3
     assert offered(Rules(patches=9, lookups=0, keep_going=True), case, {}) == ["patch", "stop"]
 
