@@ -39,6 +39,8 @@ class SchedulerMetrics:
         self._resident = agent_gauge("resident_tokens", "KV on the device that the agent computed.")
         self._evicted_kv = agent_gauge("evicted_tokens", "Of the agent's KV, evicted since start.")
         self._round = 0
+        self._scored: set[str] = set()
+        """Agents whose gauges show a score."""
         self._bytes = gauge("bytes", "Host memory in use.")
         self._nodes = gauge("nodes", "States kept.")
         self._lookups = gauge("lookups", "Requests looked up since start.")
@@ -76,10 +78,14 @@ class SchedulerMetrics:
         if agents.window.round == self._round:
             return
         self._round = agents.window.round
-        for name, scored in agents.window.scores.items():
-            self._score.labels(name).set(scored.score)
-            self._intrinsic.labels(name).set(scored.intrinsic)
-            self._collaborative.labels(name).set(scored.collaborative)
+        scores = agents.window.scores
+        for name in self._scored | scores.keys():
+            # One that did nothing in the whole window has no score any more.
+            scored = scores.get(name)
+            self._score.labels(name).set(scored.score if scored else 0.0)
+            self._intrinsic.labels(name).set(scored.intrinsic if scored else 0.0)
+            self._collaborative.labels(name).set(scored.collaborative if scored else 0.0)
+        self._scored = set(scores)
         for name, tokens in (book.summary() if book is not None else {}).items():
             self._resident.labels(name).set(tokens["resident_tokens"])
             self._evicted_kv.labels(name).set(tokens["evicted_tokens"])

@@ -22,6 +22,7 @@ from sglang.srt.session.streaming_session import StreamingSession
 
 import sglang_patches.hiradix_cache
 from hive.agents.registry import OTHER
+from hive.eviction.contribution import ContributionPolicy
 from hive.eviction.density import DensityPolicy
 from hive.server_args import ENVIRONMENT_VARIABLE, HiveServerArgs
 from sglang_patches.mem_cache_registry import agent_aware, around_default_radix_cache_factory, other_cache
@@ -182,13 +183,14 @@ def test_whatever_is_switched_on_ours_serves_only_where_sglang_builds_what_it_ex
 # What is built.
 
 
-@pytest.mark.parametrize("eviction", ["paper", "density"])
+@pytest.mark.parametrize(("eviction", "policy"), [("paper", ContributionPolicy), ("density", DensityPolicy)])
 def test_our_cache_is_built_with_the_policy_of_the_flag(
-    context: Callable[..., Any], served: Callable[..., Any], eviction: str
+    context: Callable[..., Any], served: Callable[..., Any], eviction: str, policy: type
 ) -> None:
     cache = served(context(), eviction=eviction)
     assert type(cache) is HiveRadixCache
-    assert cache.summary()["policy"] == cache.policy.name == eviction
+    assert type(cache.policy) is policy
+    assert cache.summary()["policy"] == eviction
     assert agent_aware(cache) is cache
 
 
