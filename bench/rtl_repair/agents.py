@@ -167,9 +167,9 @@ async def decision(design: Shared[Design], bugs: Shared[Sequence[Bug]], rules: R
                     news = prompts.resumed(design, minutes, case.result)
                 talk.user(news)
                 actions = offered(rules, case, reports)
-                if actions == [PATCH]:
-                    action = PATCH
-                    talk.assistant(PATCH)
+                if len(actions) == 1:
+                    action = actions[0]
+                    talk.assistant(action)
                 else:
                     action = await gen(talk, name="decide", choices=actions, max_tokens=4, temperature=1.0)
                 if action not in actions:
@@ -199,10 +199,14 @@ async def decision(design: Shared[Design], bugs: Shared[Sequence[Bug]], rules: R
 
 
 def offered(rules: Rules, case: Case, reports: dict[str, str]) -> list[str]:
-    """The actions among which Decision may choose. The first thing to look at is always the waveform."""
-    looks: list[str] = []
-    if len(reports) < rules.lookups:
-        looks = [action for action in WHO if action not in reports] if VIEW in reports else [VIEW]
+    """The actions among which Decision may choose. Nobody patches before the Viewer has looked, if anybody may look.
+
+    A small model would stop looking as soon as its dialogue holds some patches.
+    """
+    left = rules.lookups - len(reports)
+    if left and VIEW not in reports:
+        return [VIEW, SEARCH] if left > 1 and SEARCH not in reports else [VIEW]
+    looks = [action for action in WHO if action not in reports] if left else []
     may_stop = rules.keep_going and case.patches >= STOP_AFTER
     return [*looks, PATCH, *([STOP] if may_stop else [])]
 

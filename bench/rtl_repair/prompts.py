@@ -25,9 +25,9 @@ and you write no code: you choose what the team does next.
 
 The actions you can choose:
 - view: the Viewer reads the source, looks at the waveform around the first failing check, and reports what it saw. \
-Choose it first, and again when the source has changed.
+Choose it before every patch.
 - search: the Searcher reads the Verilog reference, the specification and the testbench, and explains what the code \
-should look like. Choose it after a report, when the rule that the design breaks is unclear.
+should look like. Choose it only when the rule that the design breaks is unclear.
 - lint: the linter lists suspicious places, such as widths that do not fit, latches, and signals that nobody uses. \
 Choose it after a report that names no line.
 - patch: the Patcher replaces one line by a similar one, and the testbench is run again. A patch is kept if fewer \
