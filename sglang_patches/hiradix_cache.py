@@ -15,6 +15,19 @@ class HiveHiRadixCache(AgentAware, HiRadixCache):  # type: ignore[misc]
         # Writing back stages victims on their way to the host; upstream's loop does, over the same worth.
         return super()._engine_evicts() or self.cache_controller.write_policy == "write_back"
 
+    def evict_host(self, num_tokens: int) -> None:
+        if self.policy is None:
+            super().evict_host(num_tokens)
+            return
+        with self.weighed(self.evictable_host_leaves):
+            super().evict_host(num_tokens)
+
+    def _evict_write_back(self, num_tokens: int) -> int:
+        if self.policy is None:
+            return int(super()._evict_write_back(num_tokens))
+        with self.weighed(self.evictable_leaves):
+            return int(super()._evict_write_back(num_tokens))
+
     def _free(self, leaf: TreeNode) -> int:
         freed = self._evict_backuped(leaf) if leaf.backuped else self._evict_regular(leaf)
         return int(freed)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,6 +79,7 @@ class AgentAware:
         self.eviction_seconds = 0.0
         self._nobody = Use(OTHER, None)
         self._use = self._nobody
+        self._weighed: dict[int, float] = {}
         super().__init__(params, *args)  # type: ignore[call-arg]
         if policy is not None:
             self.evictable_leaves: Any = LeafIndex(policy)
@@ -108,10 +109,27 @@ class AgentAware:
 
     def worth_of(self, node: TreeNode) -> float:
         """What one node is worth."""
+        known = self._weighed.get(node.id)
+        return known if known is not None else self._worths([node])[0]
+
+    @contextmanager
+    def weighed(self, nodes: Collection[TreeNode]) -> Iterator[None]:
+        """For SGLang's heaps, which ask for one node after the other: what all of them are worth, at once."""
+        # Eviction from the device may write to the host, and make room there first.
+        before = self._weighed
+        self._weighed = {**before, **dict(zip((node.id for node in nodes), self._worths(nodes), strict=True))}
+        try:
+            yield
+        finally:
+            self._weighed = before
+
+    def _worths(self, nodes: Collection[TreeNode]) -> list[float]:
         assert self.policy is not None
-        record = self.record_of(node)
-        classes, used = np.array([self.policy.class_of(record)]), np.array([record.used])
-        return float(self.policy.worth(classes, used, self.book.clock, self.book.shares())[0])
+        records = [self.record_of(node) for node in nodes]
+        classes = np.array([self.policy.class_of(record) for record in records], np.int32)
+        used = np.array([record.used for record in records], np.int64)
+        worths: list[float] = self.policy.worth(classes, used, self.book.clock, self.book.shares()).tolist()
+        return worths
 
     def check_integrity(self) -> None:
         """See that the books agree with the tree, node by node: for tests, and for whoever hunts a leak.
