@@ -158,17 +158,25 @@ def drive(client: Eviction) -> None:
         for turn in range(8):
             assert client.ask(prompt(90_000 + turn, 60), None).status_code == 200
 
+    def newcomers() -> None:
+        for number in range(20):
+            body = {"name": f"newcomer-{number % 4}", "session": f"new-{number}"}
+            assert client.http.post("/hive/agents", json=body).status_code == 200
+            assert client.end(f"new-{number}") == 200
+
     def careless() -> None:
         for agent, session in (("two words", "s"), ("", "s"), ("a", "x" * 200), ("a", "../\n"), ("ä", "s")):
             assert client.ask([1, 2, 3], agent, session).status_code == 400
+            answer = client.http.post("/hive/agents", json={"name": agent, "session": session})
+            assert answer.status_code == 400
         assert client.end("two%20words") == 400
         assert client.end("x" * 200) == 400
 
-    with ThreadPoolExecutor(7) as pool:
+    with ThreadPoolExecutor(8) as pool:
         ending = pool.submit(ender)
         tasks = [pool.submit(hot, number) for number in range(2)]
         tasks += [pool.submit(cold, number) for number in range(2)]
-        tasks += [pool.submit(nobody), pool.submit(careless)]
+        tasks += [pool.submit(nobody), pool.submit(newcomers), pool.submit(careless)]
         for task in tasks:
             task.result()
         over.set()
@@ -187,7 +195,11 @@ def test_the_pool_was_far_too_small(crowded: Eviction) -> None:
 def test_what_agents_hold_is_what_is_resident(crowded: Eviction) -> None:
     crowded.assert_books_add_up()
     agents = crowded.agents()
-    assert agents.keys() == {"early", "hot", "cold-0", "cold-1", "other"}
+    newcomers = {f"newcomer-{number}" for number in range(4)}
+    assert agents.keys() == {"early", "hot", "cold-0", "cold-1", "other"} | newcomers
+    for name in newcomers:
+        assert agents[name]["registered"]
+        assert (agents[name]["stored_tokens"], agents[name]["contribution"]) == (0, None)
     for agent in agents.values():
         assert agent["stored_tokens"] == agent["evicted_tokens"] + agent["resident_tokens"], agent
     assert agents["cold-0"]["evicted_tokens"] > CAPACITY / 4
