@@ -2,7 +2,7 @@
 
 Replays traffic on SGLang's radix cache, without a model: what counts is which prompt tokens are found. Beside each
 policy stands a cache that knows the future. Then replays a recorded run on real servers, one for each policy in turn.
-``--quick`` takes about ten minutes on two cores, eight of them for the servers.
+``--quick`` takes about eleven minutes on two cores, ten of them for the servers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from hive.server_process import ServerDied
 MODULE = "bench.eviction"
 COST, RECORDED, SERVER = "cost", "rtl", "server"
 PARTS = (*SCENARIOS, RECORDED, COST, SERVER)
-SERVER_POLICIES = ("lru", "paper", "density")
+SERVER_POLICIES, QUICK_SERVER_POLICIES = ("lru", "paper", "density"), ("lru", "density")
 SEEDS, QUICK_SEEDS = 3, 2
 COST_TURNS, QUICK_COST_TURNS = 9, 3
 SCORED = ("A", "B", "D", "E")
@@ -66,6 +66,7 @@ class Settings(NamedTuple):
     """0: leave the cost out."""
     served: Scenario | None
     """What is replayed on servers."""
+    server_policies: Sequence[str]
     repeats: int
     """Servers for each policy."""
     server_flags: Sequence[str]
@@ -83,7 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help=f"{QUICK_SEEDS} seeds instead of {SEEDS}, no sweep over pools, fewer turns of the cost",
+        help=f"{QUICK_SEEDS} seeds instead of {SEEDS}, no sweep over pools, fewer turns of the cost, and one server "
+        f"for each of {', '.join(QUICK_SERVER_POLICIES)} instead of two for each of {', '.join(SERVER_POLICIES)}",
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="so many seeds")
     parser.add_argument(
@@ -152,13 +154,17 @@ def settings_of(options: argparse.Namespace) -> Settings:
         served = recorded(path)
         pool = options.server_pool or served.pools[len(served.pools) // 2]
         served = dataclasses.replace(served, pools=(pool,))
+    policies = list(dict.fromkeys((BASELINE, *options.policies)))
     return Settings(
         scenarios=scenarios,
-        policies=list(dict.fromkeys((BASELINE, *options.policies))),
+        policies=policies,
         seeds=options.seeds or (QUICK_SEEDS if quick else SEEDS),
         sweep=not quick,
         cost_turns=turns if COST in options.only else 0,
         served=served,
+        server_policies=[
+            name for name in (QUICK_SERVER_POLICIES if quick else SERVER_POLICIES) if name in policies
+        ],
         repeats=options.repeats or (1 if quick else 2),
         server_flags=options.server_flags,
         workers=options.workers,
@@ -193,8 +199,14 @@ def measure(settings: Settings, command: str, console: Console) -> Report:
     goals = goals_of(rows, settings.scenarios)
     if settings.served is not None:
         scenario, (pool,) = settings.served, settings.served.pools
-        policies = [name for name in SERVER_POLICIES if name in settings.policies]
-        runs = run_servers(scenario, pool, policies, settings.repeats, settings.server_flags, console.print)
+        runs = run_servers(
+            scenario,
+            pool,
+            settings.server_policies,
+            settings.repeats,
+            settings.server_flags,
+            console.print,
+        )
         server_rows, server_goals = rows_and_goals(scenario, pool, runs)
         rows += server_rows
         goals += server_goals

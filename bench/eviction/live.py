@@ -50,7 +50,11 @@ class Plan:
 
 @dataclass
 class Snapshot:
-    """What all requests up to some round got."""
+    """What all requests up to some round got, whatever their session.
+
+    Evicted tokens are those of the server until the last of these requests was answered: what sessions that were
+    ahead by then made it evict is among them.
+    """
 
     round: int
     outcome: Outcome = field(default_factory=Outcome)
