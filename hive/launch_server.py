@@ -114,6 +114,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if "--sampling-backend" not in given:
         rest += ["--sampling-backend", "hive"]
     if cpu_platform.needed():
+        if "--enable-hierarchical-cache" in given:
+            raise SystemExit(
+                "hive: --enable-hierarchical-cache needs a GPU: SGLang registers its host pool with CUDA. "
+                "Leave the flag out on this machine"
+            )
         rest += cpu_defaults(rest)
         # OpenMP threads spin while they wait, by default. As soon as anything else wants the cores (this server has
         # four processes), a decode step then waits for time slices: 1,200 ms instead of 44 ms, measured on two

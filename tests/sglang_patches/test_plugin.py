@@ -82,3 +82,11 @@ def test_a_bad_flag_ends_the_launcher_with_one_message() -> None:
     done = launch("--hive-logits-cache-head", "0")
     assert done.returncode == 2
     assert done.stderr.strip().endswith("--hive-logits-cache-head must be at least 1, got 0")
+
+
+@pytest.mark.skipif(not cpu_platform.needed(), reason="this machine has an accelerator")
+def test_a_hierarchical_cache_on_a_cpu_is_refused_in_one_sentence() -> None:
+    done = launch("--enable-hierarchical-cache")
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1].startswith("hive: --enable-hierarchical-cache needs a GPU")
+    assert "Traceback" not in done.stderr
