@@ -32,6 +32,8 @@ HIT_BUCKETS = 4
 _BUCKET_OF_ENDS = (0, 0, 1, 2, 2, 3)
 """Of requests without an agent: a dialogue goes on once behind each of its turns."""
 _KINDS = HIT_BUCKETS * 2
+_AGENTS_PER_REFRESH = 64
+"""What one estimate is made for in about a millisecond."""
 
 _BIN_AGES: NDArray[np.float64] = 2.0 ** ((np.arange(AGE_BINS) + 0.5) / BINS_PER_DOUBLING) - 1.0
 _LRU: NDArray[np.float64] = 1.0 / (1.0 + _BIN_AGES)
@@ -51,7 +53,8 @@ class DensitySettings:
     half_life: int = 1024
     """Admissions after which evidence counts half."""
     refresh: int = 16
-    """Admissions between two estimates, at the most: while there is little evidence, each bit of it counts."""
+    """Admissions between two estimates: fewer while there is little evidence, when each bit of it counts, and more
+    with many agents, whose estimates take long."""
     max_share: float = 0.8
     """Share of the resident KV above which an agent's own goes first."""
 
@@ -130,17 +133,21 @@ class DensityPolicy(EvictionPolicy):
         self._evictions *= decay
 
     def _refresh(self, clock: int) -> None:
-        interval = min(self.settings.refresh, 1 + clock // 8)
+        known = len(self._agents)
+        interval = min(self.settings.refresh * (1 + known // _AGENTS_PER_REFRESH), 1 + clock // 8)
         if self._refreshed is not None and clock - self._refreshed < interval:
             return
         self._refreshed = clock
         self._weigh(clock)
         evidence = self.settings.evidence
-        everyone = _densities(self._hits.sum(axis=0), self._evictions.sum(axis=0), _LRU, evidence)
-        prior = np.repeat(everyone[None], len(self._hits), axis=0)
+        hits, evictions = self._hits[:known], self._evictions[:known]
+        everyone = _densities(hits.sum(axis=0), evictions.sum(axis=0), _LRU, evidence)
+        prior = np.repeat(everyone[None], known, axis=0)
         for name, number in self._agents.items():
             prior[number] *= 0.5 + self._score(name)
-        self._density = np.minimum(_densities(self._hits, self._evictions, prior, evidence), 1.0)
+        np.minimum(_densities(hits, evictions, prior, evidence), 1.0, out=self._density[:known])
+        # Agents to come, until the next estimate.
+        self._density[known:] = np.minimum(everyone, 1.0)
         if OTHER in self._agents:
             anonymous = self._density[self._agents[OTHER]]
             np.minimum.accumulate(anonymous, axis=-1, out=anonymous)
