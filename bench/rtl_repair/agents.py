@@ -19,7 +19,7 @@ from typing import Final
 
 from bench.rtl_repair import prompts
 from bench.rtl_repair.bugs import Bug
-from bench.rtl_repair.designs import Design
+from bench.rtl_repair.designs import INSTANCE, Design
 from bench.rtl_repair.edits import Edit, apply, code, editable_lines, replacements
 from bench.rtl_repair.lint import lint
 from bench.rtl_repair.simulator import Simulation, simulate
@@ -40,7 +40,6 @@ NOT_OFFERED: Final = "the answer is none of those that were offered: does the se
 
 _PATCHES_PER_DIALOGUE: Final = 6
 """After so many the Patcher begins a new dialogue, so that none outgrows a small model's context."""
-_SIGNALS: Final = 24
 _COLUMNS: Final = 6
 _WAVEFORM_ROWS: Final = 12
 _WAVEFORM_TIME: Final = 60
@@ -239,9 +238,12 @@ async def viewer(design: Shared[Design], source: str, result: Simulation) -> str
 
 
 def inner_signals(vcd: str) -> dict[str, str]:
-    """Names of the first signals within the design, such as `dut.count`, by their last part; ports come first."""
-    inside = [name for name in signals(vcd) if name.count(".") == 2]
-    return {name.rpartition(".")[2]: name.partition(".")[2] for name in inside[:_SIGNALS]}
+    """The signals of the design itself, such as `dut.count`, by the last part of their names: ports and what is within.
+
+    Neither the testbench's own variables, nor what modules below the design or functions call theirs.
+    """
+    inside = [name for name in signals(vcd) if name.rpartition(".")[0] == INSTANCE]
+    return {name.rpartition(".")[2]: name.partition(".")[2] for name in inside}
 
 
 def waveform(vcd: str, names: dict[str, str], wanted: Sequence[str], time: int) -> str:

@@ -2,7 +2,7 @@
 
 A testbench prints `FAIL <time> <signal> expected <hex> got <hex>` for the first mismatches and ends with
 `PASS <m> checks` or `FAILED <n> of <m> checks`. What all testbenches share is in `checks.vh`, which they include;
-`Design.testbench` has it in place, so that it stands alone.
+`Design.testbench` has it in place, so that it stands alone. Its module is `testbench`, in which the design is `dut`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Final
 
 FOLDER: Final = Path(__file__).parent / "designs"
+
+INSTANCE: Final = "testbench.dut"
+"""The design in the waveforms of every testbench."""
 
 _INCLUDE: Final = '`include "checks.vh"'
 

@@ -11,11 +11,12 @@ from hive_frontend.testing import ScriptedModel
 from bench.rtl_repair import agents, prompts
 from bench.rtl_repair.agents import Case, Outcome, Rules, decision, failing_share, offered, waveform
 from bench.rtl_repair.bugs import Bug
-from bench.rtl_repair.designs import design
+from bench.rtl_repair.designs import Design, all_designs, design
 from bench.rtl_repair.edits import Edit, apply, editable_lines, replacements
 from bench.rtl_repair.simulator import Simulation
 from bench.rtl_repair.tools import ToolsMissing, missing_tools
 from bench.rtl_repair.verilog import with_code
+from bench.rtl_repair.waveform import signals
 from hive import Request, RunResult, TreeOfThoughts, arun
 
 COUNTER = design("counter")
@@ -183,6 +184,21 @@ async def test_the_waveform_ends_with_the_failing_check() -> None:
     assert int(rows[-1].split()[0]) <= failure.time
     # What the testbench compares is there: the value that it got.
     assert int(rows[-1].split()[1], 16) == int(failure.got, 16)
+
+
+@needs_tools
+@pytest.mark.parametrize("design", all_designs(), ids=lambda design: design.name)
+async def test_the_viewer_is_offered_signals_of_the_design_only(design: Design) -> None:
+    simulation = await agents.simulate(design.source, design.testbench, vcd=True)
+    assert simulation.vcd is not None
+    names = agents.inner_signals(simulation.vcd)
+    assert names == {name: f"dut.{name}" for name in names}
+    assert {f"testbench.{name}" for name in names.values()} <= set(signals(simulation.vcd))
+    # Whatever the testbench may find wrong is a port, and must not be missing from the waveform.
+    top = design.source[design.source.index(f"module {design.top}") :]
+    ports = re.findall(r"^ *(?:input|output)\b.*?(\w+),?$", top, re.MULTILINE)
+    assert len(ports) >= 3
+    assert set(ports) < set(names)
 
 
 def simulation(failures: int, checks: int = 10, log: str = "") -> Simulation:
