@@ -6,12 +6,16 @@ import re
 
 import pytest
 
-from bench.rtl_repair.designs import FOLDER, Design, all_designs, design
+from bench.rtl_repair.designs import FOLDER, INSTANCE, Design, all_designs, design
 from bench.rtl_repair.lint import lint
 from bench.rtl_repair.simulator import simulate
 from bench.rtl_repair.tools import ToolsMissing, missing_tools
+from bench.rtl_repair.waveform import view
 
 needs_tools = pytest.mark.skipif(bool(missing_tools()), reason=str(ToolsMissing(missing_tools())))
+END_OF_TIME = 1_000_000
+"""Every testbench's watchdog ends it long before."""
+
 each_design = pytest.mark.parametrize("design", all_designs(), ids=lambda design: design.name)
 
 
@@ -32,7 +36,9 @@ def test_designs_are_documented_and_of_a_size_to_read(design: Design) -> None:
     assert 2 <= len(sentences) <= 12
     assert "\n" not in design.description
     assert re.search(rf"^module {design.top}\b", design.source, re.MULTILINE)
-    assert re.search(rf"^ *{design.top} .*\(", design.testbench, re.MULTILINE)
+    # Its instance is `INSTANCE`, where the agents look for its signals.
+    assert re.findall(rf"^ *{design.top} (?:#\(.*\) )?(\w+) \($", design.testbench, re.MULTILINE) == ["dut"]
+    assert re.findall(r"^ *module +(\w+)", design.testbench, re.MULTILINE) == ["testbench"]
     # A testbench stands alone: what it includes is in place.
     assert "`include" not in design.testbench
     assert "watchdog" in design.testbench
@@ -45,6 +51,48 @@ async def test_designs_pass_their_testbenches(design: Design) -> None:
     assert simulation.passed, simulation.log
     assert simulation.checks >= 100
     assert simulation.log == f"PASS {simulation.checks} checks\n"
+
+
+def input_widths(design: Design, vcd: str) -> dict[str, int]:
+    """The inputs of a design, and how many bits each has in the testbench."""
+    top = design.source[design.source.index(f"module {design.top}") :]
+    names = re.findall(r"^ *input +wire +(?:signed +)?(?:\[[^\]]*\] +)?(\w+),?$", top, re.MULTILINE)
+    assert len(names) == len(re.findall(r"\binput\b", top)) >= 2
+    instance = vcd[vcd.index("$scope module dut $end") :]
+    variables = {name: int(width) for width, name in re.findall(r"\$var wire (\d+) \S+ (\w+)", instance)}
+    return {name: variables[name] for name in names}
+
+
+def seen(vcd: str, name: str, width: int) -> list[set[int]]:
+    """The known values that each bit of a signal takes, the lowest bit first."""
+    rows = view(vcd, [name], 0, END_OF_TIME, max_rows=END_OF_TIME).splitlines()[1:]
+    values = [int(row.split()[1], 16) for row in rows if re.fullmatch(r" *\d+ +[0-9a-f]+", row)]
+    return [{value >> bit & 1 for value in values} for bit in range(width)]
+
+
+@needs_tools
+@each_design
+async def test_every_bit_of_every_input_takes_both_values(design: Design) -> None:
+    vcd = (await simulate(design.source, design.testbench, vcd=True)).vcd
+    assert vcd is not None
+    stuck = [
+        f"{name}[{bit}]"
+        for name, width in input_widths(design, vcd).items()
+        for bit, values in enumerate(seen(vcd, f"{INSTANCE}.{name}", width))
+        if values != {0, 1}
+    ]
+    assert not stuck
+
+
+@needs_tools
+async def test_gray_codes_are_checked_backward_too() -> None:
+    gray = design("gray_counter")
+    for backward in ("16'd5", "count + 1'b1", "count - 2'd3", "count"):
+        wrong = gray.source.replace("count - 1'b1", backward)
+        assert wrong != gray.source
+        simulation = await simulate(wrong, gray.testbench)
+        assert simulation.compiled
+        assert simulation.failures >= 20, (backward, simulation.log)
 
 
 @needs_tools
