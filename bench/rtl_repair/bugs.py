@@ -1,6 +1,6 @@
 """Bugs, made by changing one line of a correct design; each is verified to compile and to fail the testbench.
 
-    python -m bench.rtl_repair.bugs --count 60 --seed 0 --write
+    python -m bench.rtl_repair.bugs --count 66 --seed 0 --write
 
 chooses bugs, verifies them and writes `bugs.json`, which `committed` reads.
 """
@@ -27,6 +27,9 @@ _TIMEOUT_S: Final = 5.0
 """Most loops of logic never end; what ends does so in a fraction of a second."""
 
 FILE: Final = Path(__file__).parent / "bugs.json"
+
+COUNT: Final = 66
+"""Two bugs of each design."""
 
 KINDS: Final = tuple(dict.fromkeys(kind for kind, _ in BREAKING))
 """What a bug may be."""
@@ -126,12 +129,14 @@ def _write(bugs: Iterable[Bug]) -> None:
     FILE.write_text(json.dumps(entries, indent=1) + "\n")
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.rtl_repair.bugs", description=__doc__)
-    parser.add_argument("--count", type=int, default=60, help="how many bugs (default: 60)")
+    parser.add_argument("--count", type=int, default=COUNT, help=f"how many bugs (default: {COUNT})")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same bugs (default: 0)")
     parser.add_argument("--write", action="store_true", help=f"write them to {FILE.name}")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
+    if options.count < 1:
+        parser.error("--count must be at least 1")
     bugs = asyncio.run(suite(options.count, options.seed))
     for bug in bugs:
         print(f"{bug.design:18} {bug.kind:20} {bug.line:3}  {bug.original}  ->  {bug.mutated}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from pathlib import Path
 
@@ -80,9 +79,24 @@ def test_a_suite_that_no_longer_fits_is_refused(monkeypatch: pytest.MonkeyPatch,
 
 @needs_tools
 async def test_committed_bugs_compile_and_fail() -> None:
-    for bug in random.Random(2).sample(committed(), 20):
+    for bug in committed():
         simulation = await simulate(bug.source, design(bug.design).testbench)
         assert is_verified(simulation), (bug, simulation.log)
+
+
+@needs_tools
+async def test_the_committed_suite_is_what_its_command_chooses() -> None:
+    assert committed() == await suite(bugs.COUNT, seed=0)
+
+
+def test_a_suite_of_nothing_is_not_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bugs, "FILE", tmp_path / "bugs.json")
+    with pytest.raises(SystemExit, match="2"):
+        bugs.main(["--count", "0", "--write"])
+    assert "--count must be at least 1" in capsys.readouterr().err
+    assert not bugs.FILE.exists()
 
 
 @needs_tools
