@@ -39,7 +39,7 @@ from bench.eviction.report import (
 )
 from bench.eviction.scenarios import SCENARIOS, Scenario
 from bench.eviction.schedule import PoolTooSmall
-from bench.eviction.servers import rows_and_goals, run_servers
+from bench.eviction.servers import bounds_of, rows_and_goals, run_servers
 from bench.logits_cache.client import BenchError
 from bench.logits_cache.machine import machine, public_command, versions
 from hive.server_process import ServerDied
@@ -48,7 +48,7 @@ MODULE = "bench.eviction"
 COST, RECORDED, SERVER = "cost", "rtl", "server"
 PARTS = (*SCENARIOS, RECORDED, COST, SERVER)
 SERVER_POLICIES, QUICK_SERVER_POLICIES = ("lru", "paper", "density"), ("lru", "density")
-SEEDS, QUICK_SEEDS = 3, 2
+SEEDS, QUICK_SEEDS = 10, 3
 COST_TURNS, QUICK_COST_TURNS = 9, 3
 SCORED = ("A", "B", "D", "E")
 """Scenarios whose agents' scores are kept."""
@@ -73,6 +73,13 @@ class Settings(NamedTuple):
     workers: int
 
 
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    return number
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"python -m {MODULE}",
@@ -87,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"{QUICK_SEEDS} seeds instead of {SEEDS}, no sweep over pools, fewer turns of the cost, and one server "
         f"for each of {', '.join(QUICK_SERVER_POLICIES)} instead of two for each of {', '.join(SERVER_POLICIES)}",
     )
-    parser.add_argument("--seeds", type=int, metavar="N", help="so many seeds")
+    parser.add_argument("--seeds", type=_positive, metavar="N", help="so many seeds")
     parser.add_argument(
         "--only",
         choices=PARTS,
@@ -118,7 +125,10 @@ def _parser() -> argparse.ArgumentParser:
         help="the recorded run for the servers (default: the shortest with --quick, else the longest)",
     )
     parser.add_argument(
-        "--server-pool", type=int, metavar="TOKENS", help="their pool (default: the middle one of the trace)"
+        "--server-pool",
+        type=_positive,
+        metavar="TOKENS",
+        help="their pool (default: the middle one of the trace)",
     )
     parser.add_argument(
         "--server-flags",
@@ -128,9 +138,9 @@ def _parser() -> argparse.ArgumentParser:
         help="further flags of the servers, in one word: '--model-path ...' (default: the embedded model)",
     )
     parser.add_argument(
-        "--repeats", type=int, metavar="N", help="servers for each policy (default: 2, quick: 1)"
+        "--repeats", type=_positive, metavar="N", help="servers for each policy (default: 2, quick: 1)"
     )
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes (default: 2)")
+    parser.add_argument("--workers", type=_positive, default=2, metavar="N", help="processes (default: 2)")
     return parser
 
 
@@ -174,6 +184,8 @@ def settings_of(options: argparse.Namespace) -> Settings:
 def measure(settings: Settings, command: str, console: Console) -> Report:
     """Everything that is asked for."""
     began = time.monotonic()
+    # Before anything that takes minutes: this says whether the pool of the servers is large enough.
+    bounds = {} if settings.served is None else bounds_of(settings.served, settings.served.pools[0])
     cost: list[CostRow] = []
     if settings.cost_turns:
         # Alone on the machine: this is about time.
@@ -196,20 +208,26 @@ def measure(settings: Settings, command: str, console: Console) -> Report:
         console.print(f"replayed {part[0].scenario}, seed {part[0].seed} ({done} of {len(work)})")
         results += part
     rows = rows_of(settings.scenarios, results)
+    failed: str | None = None
     goals = goals_of(rows, settings.scenarios)
     if settings.served is not None:
         scenario, (pool,) = settings.served, settings.served.pools
-        runs = run_servers(
-            scenario,
-            pool,
-            settings.server_policies,
-            settings.repeats,
-            settings.server_flags,
-            console.print,
-        )
-        server_rows, server_goals = rows_and_goals(scenario, pool, runs)
-        rows += server_rows
-        goals += server_goals
+        try:
+            runs = run_servers(
+                scenario,
+                pool,
+                list(bounds),
+                settings.server_policies,
+                settings.repeats,
+                settings.server_flags,
+                console.print,
+            )
+        except (ServerDied, BenchError) as error:
+            failed = str(error)
+        else:
+            server_rows, server_goals = rows_and_goals(scenario, pool, bounds, runs)
+            rows += server_rows
+            goals += server_goals
     return Report(
         command=command,
         versions=versions(),
@@ -220,6 +238,7 @@ def measure(settings: Settings, command: str, console: Console) -> Report:
         rows=rows,
         cost=cost,
         scores=_scores(settings.scenarios, results),
+        failed=failed,
     )
 
 
@@ -250,7 +269,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise SystemExit(f"bench: {error}") from None
     try:
         report = measure(settings, public_command(sys.argv[1:] if argv is None else argv, MODULE), console)
-    except (Leak, PoolTooSmall, ServerDied, BenchError) as error:
+    except (Leak, PoolTooSmall) as error:
         raise SystemExit(f"bench: {error}") from None
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(report.model_dump_json(indent=1) + "\n")
@@ -273,6 +292,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         for path in write_plots(replays, report.scores, folder, options.json.stem):
             console.print(f"plot: {path}", highlight=False)
     console.print(f"report: {options.json} ({report.seconds:.0f} s)", highlight=False)
+    if report.failed is not None:
+        raise SystemExit(f"bench: {report.failed}")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import asyncio
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -23,8 +23,6 @@ from bench.logits_cache.client import BenchError
 
 NGRAM = 8
 """Outputs shorter than this stay as recorded: they cannot be told from chance, and little KV is lost with them."""
-ROUND_AGENT = "Patcher"
-"""When it has done its part, a round of a session is over."""
 
 
 @dataclass(frozen=True)
@@ -44,22 +42,14 @@ class Plan:
     """Requests that must have finished before each one is sent."""
     after_sessions: list[list[str]]
     """Sessions that must have ended before."""
-    rounds: list[int]
-    """Of each request, within its session, from 1."""
 
 
-@dataclass
-class Snapshot:
-    """What all requests up to some round got, whatever their session.
+class LiveReplay(NamedTuple):
+    """What the requests of a replay got."""
 
-    Evicted tokens are those of the server until the last of these requests was answered: what sessions that were
-    ahead by then made it evict is among them.
-    """
-
-    round: int
-    outcome: Outcome = field(default_factory=Outcome)
-    seconds: float = 0.0
-    """From the first request to the last answer of the round."""
+    outcome: Outcome
+    seconds: float
+    """From the first request to the last answer."""
 
 
 def plan(trace: Trace) -> Plan:
@@ -68,9 +58,6 @@ def plan(trace: Trace) -> Plan:
     after_sessions: list[list[str]] = [[] for _ in trace.requests]
     finished: dict[str | None, list[int]] = {}
     ended: list[str] = []
-    rounds: list[int] = [1] * len(trace.requests)
-    round_of: dict[str | None, int] = {}
-    latest: dict[str | None, str | None] = {}
     for event in trace.events:
         if event[0] == "end":
             ended.append(event[1])
@@ -83,12 +70,7 @@ def plan(trace: Trace) -> Plan:
         after[number] = list(finished.get(session, ()))
         if session not in finished:
             after_sessions[number] = list(ended)
-        agent = trace.requests[number].agent
-        if latest.get(session) == ROUND_AGENT != agent:
-            round_of[session] = round_of.get(session, 1) + 1
-        latest[session] = agent
-        rounds[number] = round_of.get(session, 1)
-    return Plan(_templates(trace), after, after_sessions, rounds)
+    return Plan(_templates(trace), after, after_sessions)
 
 
 def _templates(trace: Trace) -> list[list[Part]]:
@@ -125,38 +107,50 @@ def _parts(trace: Trace, prompt: Tokens, known: dict[tuple[int, ...], list[int]]
         yield Part(prompt[start:])
 
 
-async def replay_live(url: str, trace: Trace, rounds: Sequence[int]) -> list[Snapshot]:
-    """Replay a trace on a server that does nothing else; one snapshot for each of ``rounds``, ascending.
+def client_of(url: str) -> httpx.AsyncClient:
+    """For a server that may take its time, with as many requests at once as there are."""
+    return httpx.AsyncClient(
+        base_url=url, timeout=900, trust_env=False, limits=httpx.Limits(max_connections=None)
+    )
+
+
+async def replay_live(http: httpx.AsyncClient, trace: Trace) -> LiveReplay:
+    """Replay a trace on a server that does nothing else.
 
     Raises:
-        BenchError: when the server refuses a request, or does not say what it evicted.
+        BenchError: when the server refuses a request, does not answer, or does not say what it evicted.
     """
-    async with httpx.AsyncClient(
-        base_url=url, timeout=900, trust_env=False, limits=httpx.Limits(max_connections=None)
-    ) as http:
-        return await _Replay(http, trace, plan(trace), rounds).run()
+    try:
+        return await _Replay(http, trace).run()
+    except httpx.HTTPError as lost:
+        raise BenchError(f"the server does not answer: {lost!r}") from None
+    except ExceptionGroup as group:
+        # What fails first makes all other requests give up.
+        first = group.exceptions[0]
+        if isinstance(first, httpx.HTTPError):
+            raise BenchError(f"the server does not answer: {first!r}") from None
+        raise first from None
 
 
 class _Replay:
-    def __init__(self, http: httpx.AsyncClient, trace: Trace, plan: Plan, rounds: Sequence[int]) -> None:
-        self.http, self.trace, self.plan = http, trace, plan
-        self.snapshots = [Snapshot(number) for number in rounds]
+    def __init__(self, http: httpx.AsyncClient, trace: Trace) -> None:
+        self.http, self.trace, self.plan = http, trace, plan(trace)
         loop = asyncio.get_running_loop()
         self.outputs: list[asyncio.Future[list[int]]] = [loop.create_future() for _ in trace.requests]
         self.ends = {event[1]: asyncio.Event() for event in trace.events if event[0] == "end"}
-        self.open = [sum(number <= snapshot.round for number in plan.rounds) for snapshot in self.snapshots]
-        """Requests of each snapshot that have not been answered."""
-        self.began = 0.0
+        self.outcome = Outcome()
 
-    async def run(self) -> list[Snapshot]:
-        self.evicted_before = await self._evicted()
-        self.began = time.perf_counter()
+    async def run(self) -> LiveReplay:
+        evicted_before = await self._evicted()
+        began = time.perf_counter()
         async with asyncio.TaskGroup() as tasks:
-            for number in range(len(self.trace.requests)):
-                tasks.create_task(self._request(number))
+            answers = [tasks.create_task(self._request(number)) for number in range(len(self.trace.requests))]
             for session in self.ends:
                 tasks.create_task(self._end(session))
-        return self.snapshots
+            await asyncio.gather(*answers)
+            seconds = time.perf_counter() - began
+        self.outcome.evicted_tokens = await self._evicted() - evicted_before
+        return LiveReplay(self.outcome, seconds)
 
     async def _request(self, number: int) -> None:
         for earlier in self.plan.after[number]:
@@ -180,19 +174,8 @@ class _Replay:
         }
         body = await self._post("/generate", {"input_ids": prompt, "sampling_params": params})
         cached = body["meta_info"]["cached_tokens"]
-        for snapshot in self.snapshots:
-            if self.plan.rounds[number] <= snapshot.round:
-                snapshot.outcome.count(request.agent, len(prompt), cached)
+        self.outcome.count(request.agent, len(prompt), cached)
         self.outputs[number].set_result(body["output_ids"])
-        await self._answered(number)
-
-    async def _answered(self, number: int) -> None:
-        for place, snapshot in enumerate(self.snapshots):
-            if self.plan.rounds[number] <= snapshot.round:
-                self.open[place] -= 1
-                if not self.open[place]:
-                    snapshot.seconds = time.perf_counter() - self.began
-                    snapshot.outcome.evicted_tokens = await self._evicted() - self.evicted_before
 
     async def _end(self, session: str) -> None:
         mine = [i for i, request in enumerate(self.trace.requests) if request.session == session]

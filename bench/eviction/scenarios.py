@@ -12,6 +12,7 @@ from bench.eviction.outcome import Outcome
 from bench.eviction.policies import CLAIRVOYANT, POLICIES, Policy
 from bench.eviction.pool_replay import PoolReplay
 from bench.eviction.prefix_tree import PrefixTree
+from bench.eviction.rounds import first_rounds
 from bench.eviction.schedule import schedule
 from bench.eviction.trace import Event, Trace, traced
 from bench.eviction.workload import Chat, Flood, Generator, Inflating, Rtl, Traffic
@@ -31,6 +32,8 @@ class Scenario:
     """Whether there are any."""
     swept: tuple[int, ...] = ()
     """More pools, for the curve of hits against pools; no goal is about them."""
+    rounds: int | None = None
+    """Of each session of a recorded run, no more than so many; None: all."""
 
     @property
     def recorded(self) -> bool:
@@ -45,7 +48,8 @@ class Scenario:
     def trace(self, seed: int) -> Trace:
         """The traffic of one seed."""
         if isinstance(self.traffic, Path):
-            return load_trace(self.traffic)
+            trace = load_trace(self.traffic)
+            return trace if self.rounds is None else first_rounds(trace, self.rounds)
         return traced(self.traffic.slots_of(Generator(seed)))
 
 

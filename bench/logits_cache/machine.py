@@ -33,6 +33,19 @@ def versions() -> dict[str, str]:
 
 
 def public_command(arguments: Sequence[str], module: str = "bench.logits_cache") -> str:
-    """The command line: of a path its last part, of a URL nothing."""
-    shown = ("URL" if "://" in text else Path(text).name if "/" in text else text for text in arguments)
-    return shlex.join(["python", "-m", module, *shown])
+    """The command line: of a path its last part, of a URL nothing; also where they stand in flags within a word."""
+    return shlex.join(["python", "-m", module, *(_public(text) for text in arguments)])
+
+
+def _public(text: str) -> str:
+    # Several flags may stand in one word, for a server that the bench starts.
+    return " ".join(_public_word(word) for word in text.split(" "))
+
+
+def _public_word(word: str) -> str:
+    flag, equals, value = word.rpartition("=")
+    if "://" in value:
+        value = "URL"
+    elif "/" in value:
+        value = Path(value).name
+    return f"{flag}{equals}{value}"

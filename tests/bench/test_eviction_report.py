@@ -115,7 +115,7 @@ def test_the_command(
         "--policies density paper"
     )
     assert {row.policy for row in report.rows} == {"lru", "density", "paper", CLAIRVOYANT}
-    assert {(row.scenario, row.seeds) for row in report.rows} == {("P2", 2), ("rtl-short", 1)}
+    assert {(row.scenario, row.seeds) for row in report.rows} == {("P2", 3), ("rtl-short", 1)}
     assert [row.gap_closed for row in report.rows if row.policy in ("lru", CLAIRVOYANT)][:2] == [0, 1]
     assert {goal.what.partition(",")[0] for goal in report.goals} == {"gap closed"}
     assert [trace.scenario for trace in report.scores] == ["P2", "rtl-short"]
