@@ -128,7 +128,10 @@ class AgentRegistry:
         return known.requests
 
     def summary(self) -> dict[str, Any]:
-        """Agents, busiest first, with their scores as of the last round; sessions; and what agents share."""
+        """Agents, busiest first, with their scores as of the last round; sessions; and what agents share.
+
+        ``edges_dropped`` counts reuses since start that ``sharing`` had no room for.
+        """
         agents = sorted(self._agents.values(), key=lambda profile: (-profile.requests, profile.name))
         scores = self.window.scores
         return {
@@ -142,4 +145,5 @@ class AgentRegistry:
             "sessions": {"active": len(self._sessions), "ended": self.sessions_ended},
             "rounds": self.window.round,
             "sharing": self.window.edges(),
+            "edges_dropped": self.window.edges_dropped,
         }

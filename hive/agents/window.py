@@ -51,6 +51,7 @@ class ActivityWindow:
         self.history: deque[tuple[int, dict[str, float]]] = deque(maxlen=HISTORY_ROUNDS)
         """(round, score by agent), oldest first."""
         self.edges_dropped = 0
+        """Reuses since start that were not counted, because the window had too many edges."""
         self._in_round = 0
         self._running: Counter[str] = Counter()
         self._rounds: deque[_Round] = deque([_Round()])

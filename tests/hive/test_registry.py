@@ -96,6 +96,15 @@ def test_what_agents_share_is_in_the_summary() -> None:
     ]
 
 
+def test_what_sharing_had_no_room_for_is_in_the_summary() -> None:
+    registry = AgentRegistry(max_agents=4, window=WindowSettings(max_edges=1))
+    registry.reused("a", {"b": 30, "c": 40})
+    registry.reused("a", {"b": 5, "d": 6})
+    summary = registry.summary()
+    assert [edge["producer"] for edge in summary["sharing"]] == ["b"]
+    assert summary["edges_dropped"] == 2
+
+
 def test_agents_past_the_limit_are_scored_together() -> None:
     registry = AgentRegistry(max_agents=1, window=WindowSettings(3, 1, collaborative_weight=0.0))
     requests_of(registry, "a", "b", "c", "d")

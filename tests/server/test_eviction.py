@@ -217,7 +217,9 @@ def test_agents_have_scores_and_a_history(crowded: Eviction) -> None:
     assert hot["score_history"][-1] == [rounds[-1], hot["contribution"]["score"]]
     assert agents["early"]["contribution"] is None, "it did nothing in the last rounds"
     assert agents["early"]["score_history"][0] == [1, pytest.approx(0.4)], "it was alone, and shared nothing"
-    assert crowded.stats()["rounds"] == max(rounds)
+    stats = crowded.stats()
+    assert stats["rounds"] == max(rounds)
+    assert stats["edges_dropped"] == 0, "so few agents share less than there is room for"
 
 
 def test_prometheus_says_the_same(crowded: Eviction) -> None:
