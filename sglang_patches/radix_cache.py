@@ -20,7 +20,7 @@ from sglang.srt.mem_cache.evict_policy import EvictionStrategy
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey, TreeNode
 
 from hive.agents.registry import OTHER, AgentRegistry
-from hive.eviction.base import EvictionPolicy
+from hive.eviction.base import EvictionPolicy, Weigh
 from hive.eviction.book import ResidencyBook, Use
 from hive.eviction.contribution import ContributionPolicy
 from hive.eviction.density import DensityPolicy, DensitySettings
@@ -79,7 +79,9 @@ class AgentAware:
         self.eviction_seconds = 0.0
         self._nobody = Use(OTHER, None)
         self._use = self._nobody
+        self._weigh: Weigh | None = None
         self._weighed: dict[int, float] = {}
+        """By id, during an eviction of SGLang's."""
         super().__init__(params, *args)  # type: ignore[call-arg]
         if policy is not None:
             self.evictable_leaves: Any = LeafIndex(policy)
@@ -110,25 +112,30 @@ class AgentAware:
     def worth_of(self, node: TreeNode) -> float:
         """What one node is worth."""
         known = self._weighed.get(node.id)
-        return known if known is not None else self._worths([node])[0]
+        return known if known is not None else self._worths([node], self._weigh or self._weighing())[0]
 
     @contextmanager
     def weighed(self, nodes: Collection[TreeNode]) -> Iterator[None]:
         """For SGLang's heaps, which ask for one node after the other: what all of them are worth, at once."""
         # Eviction from the device may write to the host, and make room there first.
-        before = self._weighed
-        self._weighed = {**before, **dict(zip((node.id for node in nodes), self._worths(nodes), strict=True))}
+        before = self._weigh, self._weighed
+        self._weigh = weigh = self._weighing()
+        self._weighed = dict(zip((node.id for node in nodes), self._worths(nodes, weigh), strict=True))
         try:
             yield
         finally:
-            self._weighed = before
+            self._weigh, self._weighed = before
 
-    def _worths(self, nodes: Collection[TreeNode]) -> list[float]:
+    def _weighing(self) -> Weigh:
+        assert self.policy is not None
+        return self.policy.weighing(self.book.clock, self.book.shares())
+
+    def _worths(self, nodes: Collection[TreeNode], weigh: Weigh) -> list[float]:
         assert self.policy is not None
         records = [self.record_of(node) for node in nodes]
         classes = np.array([self.policy.class_of(record) for record in records], np.int32)
         used = np.array([record.used for record in records], np.int64)
-        worths: list[float] = self.policy.worth(classes, used, self.book.clock, self.book.shares()).tolist()
+        worths: list[float] = weigh(classes, used).tolist()
         return worths
 
     def check_integrity(self) -> None:

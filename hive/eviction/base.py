@@ -13,6 +13,12 @@ from hive.eviction.node import NodeRecord
 Score = Callable[[str], float]
 """An agent's contribution score, in [0, 1]."""
 
+Weigh = Callable[[NDArray[np.int32], NDArray[np.int64]], NDArray[np.float64]]
+"""Worth of nodes, [n], lowest first to go; nodes of equal worth go in the order of their last use.
+
+Of their classes, [n], from :meth:`EvictionPolicy.class_of`, and the clocks of their last use, [n].
+"""
+
 
 class EvictionPolicy(ABC):
     """Says what each node is worth.  It is told of every reuse and every eviction, and may learn from them."""
@@ -33,14 +39,13 @@ class EvictionPolicy(ABC):
         """The class a node is in: all that its worth depends on, beside its age."""
 
     @abstractmethod
-    def worth(
-        self, classes: NDArray[np.int32], used: NDArray[np.int64], clock: int, shares: Mapping[str, float]
-    ) -> NDArray[np.float64]:
-        """Worth of nodes, lowest first to go; nodes of equal worth go in the order of their last use.
+    def weighing(self, clock: int, shares: Mapping[str, float]) -> Weigh:
+        """What nodes are worth during one eviction.
+
+        What depends on all agents is looked up here: parents that become leaves on the way are weighed one by one,
+        and there may be a thousand agents.
 
         Args:
-            classes: [n], from :meth:`class_of`.
-            used: [n], clocks of the last use.
             clock: now.
-            shares: of each agent's KV in what is resident, in [0, 1].
+            shares: of what is resident, the part that each agent used last, in [0, 1].
         """

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from hive.eviction.base import EvictionPolicy, Score
+from hive.eviction.base import EvictionPolicy, Score, Weigh
 from hive.eviction.node import NodeRecord
 
 
@@ -27,8 +27,18 @@ class ContributionPolicy(EvictionPolicy):
     def class_of(self, node: NodeRecord) -> int:
         return self._numbers.setdefault(node.producer, len(self._numbers))
 
-    def worth(
-        self, classes: NDArray[np.int32], used: NDArray[np.int64], clock: int, shares: Mapping[str, float]
-    ) -> NDArray[np.float64]:
-        scores = np.array([self._score(name) for name in self._numbers])
-        return scores[classes]
+    def weighing(self, clock: int, shares: Mapping[str, float]) -> Weigh:
+        scores = self._scores()
+
+        def weigh(classes: NDArray[np.int32], used: NDArray[np.int64]) -> NDArray[np.float64]:
+            nonlocal scores
+            if len(scores) < len(self._numbers):
+                # A parent on the way may be of an agent that had no leaf before.
+                scores = self._scores()
+            return scores[classes]
+
+        return weigh
+
+    def _scores(self) -> NDArray[np.float64]:
+        """By agent's number."""
+        return np.array([self._score(name) for name in self._numbers])

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hive.agents.registry import OTHER
-from hive.eviction.base import EvictionPolicy, Score
+from hive.eviction.base import EvictionPolicy, Score, Weigh
 from hive.eviction.node import NodeRecord
 
 AGE_BINS = 48
@@ -94,17 +94,21 @@ class DensityPolicy(EvictionPolicy):
             place, weight = self._place(node, clock), self._weight(clock)
             self._evictions[place] += tokens * weight
 
-    def worth(
-        self, classes: NDArray[np.int32], used: NDArray[np.int64], clock: int, shares: Mapping[str, float]
-    ) -> NDArray[np.float64]:
-        self._refresh(clock)
-        bins = age_bins(clock - used)
-        worth: NDArray[np.float64] = self._density.reshape(-1, AGE_BINS)[classes, bins]
-        for agent, share in shares.items():
-            if share > self.settings.max_share and agent in self._agents:
-                worth[classes // _KINDS == self._agents[agent]] += OVER_SHARE
-        worth[classes < 0] = DEAD
-        return worth
+    def weighing(self, clock: int, shares: Mapping[str, float]) -> Weigh:
+        hogs = [agent for agent, share in shares.items() if share > self.settings.max_share]
+
+        def weigh(classes: NDArray[np.int32], used: NDArray[np.int64]) -> NDArray[np.float64]:
+            # Each time: a parent on the way may be of an agent that had no class before.
+            self._refresh(clock)
+            bins = age_bins(clock - used)
+            worth: NDArray[np.float64] = self._density.reshape(-1, AGE_BINS)[classes, bins]
+            for agent in hogs:
+                if agent in self._agents:
+                    worth[classes // _KINDS == self._agents[agent]] += OVER_SHARE
+            worth[classes < 0] = DEAD
+            return worth
+
+        return weigh
 
     def _agent(self, name: str) -> int:
         number = self._agents.setdefault(name, len(self._agents))

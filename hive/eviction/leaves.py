@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hive.eviction.base import EvictionPolicy
+from hive.eviction.base import EvictionPolicy, Weigh
 from hive.eviction.node import NodeRecord, Session
 
 _FIRST_CHOICE = 64
@@ -102,8 +102,9 @@ class LeafIndex(MutableSet[L]):
 
         A parent that becomes a leaf on the way takes its place in the order.
         """
+        weigh = self._policy.weighing(clock, shares)
         slots = np.flatnonzero(self._taken)
-        worth = self._policy.worth(self._classes[slots], self._used[slots], clock, shares)
+        worth = weigh(self._classes[slots], self._used[slots])
         used = self._used[slots]
         self._arrivals = []
         late: list[tuple[float, int, int, L]] = []
@@ -114,13 +115,13 @@ class LeafIndex(MutableSet[L]):
                     rank = (float(worth[at]), int(used[at]))
                     while late and (late[0][0], late[0][1]) < rank:
                         yield heapq.heappop(late)[3]
-                        self._take_arrivals(late, clock, shares)
+                        self._take_arrivals(late, weigh)
                     if leaf is not None:
                         yield leaf
-                        self._take_arrivals(late, clock, shares)
+                        self._take_arrivals(late, weigh)
             while late:
                 yield heapq.heappop(late)[3]
-                self._take_arrivals(late, clock, shares)
+                self._take_arrivals(late, weigh)
         finally:
             self._arrivals = None
 
@@ -128,13 +129,11 @@ class LeafIndex(MutableSet[L]):
         session = record.session.number if record.session is not None else _NO_SESSION
         return self._policy.class_of(record), record.used, session
 
-    def _take_arrivals(
-        self, late: list[tuple[float, int, int, L]], clock: int, shares: Mapping[str, float]
-    ) -> None:
+    def _take_arrivals(self, late: list[tuple[float, int, int, L]], weigh: Weigh) -> None:
         assert self._arrivals is not None
         for leaf in self._arrivals:
             at = np.array([self._slots[leaf.id]])
-            worth = self._policy.worth(self._classes[at], self._used[at], clock, shares)
+            worth = weigh(self._classes[at], self._used[at])
             heapq.heappush(late, (float(worth[0]), leaf.hive.used, leaf.id, leaf))
         self._arrivals.clear()
 

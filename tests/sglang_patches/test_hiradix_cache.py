@@ -33,6 +33,7 @@ from sglang.srt.mem_cache.radix_cache import TreeNode
 
 from hive.agents.registry import OTHER
 from hive.agents.window import WindowSettings
+from hive.eviction.book import ResidencyBook
 from hive.eviction.density import DensitySettings
 from hive.eviction.leaves import LeafIndex
 from sglang_patches.hiradix_cache import HiveHiRadixCache
@@ -316,6 +317,33 @@ def test_writing_back_stages_what_is_evicted(policy: str) -> None:
     assert resident(pool) == {"a": 60}
     assert pool.cache.summary()["evictions"] == 1
     assert pool.run(text(1, 60), "b").matched == 59
+    pool.check()
+
+
+@pytest.mark.parametrize("policy", ["paper", "density"])
+@pytest.mark.parametrize("write", ["write_through", "write_back"])
+def test_shares_are_collected_once_for_each_eviction_of_sglangs(
+    monkeypatch: pytest.MonkeyPatch, policy: str, write: str
+) -> None:
+    pool = TieredPool(256, policy, host=512, write=write)
+    for name in range(4):
+        # Chains, so that parents become leaves.
+        pool.run(text(name, 20), "a")
+        pool.run(text(name, 20) + text(10 + name, 20), "b")
+    collected = 0
+    shares = pool.cache.book.shares
+
+    def counted() -> dict[str, float]:
+        nonlocal collected
+        collected += 1
+        return dict(shares())
+
+    monkeypatch.setattr(ResidencyBook, "shares", lambda book: counted())
+    assert pool.evict(160) == 160
+    assert collected == 1
+    pool.cache.evict_host(160)
+    assert collected == 2
+    assert pool.host_pool.available_size() == pool.host_pool.size
     pool.check()
 
 

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from numpy.typing import NDArray
 
 from hive.eviction import book as book_module
-from hive.eviction.base import EvictionPolicy
+from hive.eviction.base import EvictionPolicy, Weigh
 from hive.eviction.book import ResidencyBook, Use
 from hive.eviction.node import NodeRecord
 
@@ -37,10 +36,8 @@ class Listener(EvictionPolicy):
     def class_of(self, node: NodeRecord) -> int:
         return 0
 
-    def worth(
-        self, classes: NDArray[np.int32], used: NDArray[np.int64], clock: int, shares: Mapping[str, float]
-    ) -> NDArray[np.float64]:
-        return np.zeros(len(classes))
+    def weighing(self, clock: int, shares: Mapping[str, float]) -> Weigh:
+        return lambda classes, used: np.zeros(len(classes))
 
 
 def test_what_is_stored_belongs_to_the_agent_that_computed_it() -> None:

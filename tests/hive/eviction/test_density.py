@@ -36,7 +36,7 @@ def worth(
 ) -> list[float]:
     classes = np.array([policy.class_of(node) for node in nodes], np.int32)
     used = np.array([node.used for node in nodes], np.int64)
-    values: list[float] = policy.worth(classes, used, clock, shares or {}).tolist()
+    values: list[float] = policy.weighing(clock, shares or {})(classes, used).tolist()
     return values
 
 

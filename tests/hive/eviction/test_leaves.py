@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from numpy.typing import NDArray
 
-from hive.eviction.base import EvictionPolicy
+from hive.eviction.base import EvictionPolicy, Weigh
+from hive.eviction.density import DensityPolicy
 from hive.eviction.leaves import LeafIndex
 from hive.eviction.node import NodeRecord, Session
 
@@ -27,13 +29,14 @@ class HitsPolicy(EvictionPolicy):
     def class_of(self, node: NodeRecord) -> int:
         return -1 if node.dead else node.hits
 
-    def worth(
-        self, classes: NDArray[np.int32], used: NDArray[np.int64], clock: int, shares: Mapping[str, float]
-    ) -> NDArray[np.float64]:
-        assert classes.dtype == np.int32
-        assert used.dtype == np.int64
-        assert (used <= clock).all()
-        return classes.astype(np.float64)
+    def weighing(self, clock: int, shares: Mapping[str, float]) -> Weigh:
+        def weigh(classes: NDArray[np.int32], used: NDArray[np.int64]) -> NDArray[np.float64]:
+            assert classes.dtype == np.int32
+            assert used.dtype == np.int64
+            assert (used <= clock).all()
+            return classes.astype(np.float64)
+
+        return weigh
 
 
 class Leaf:
@@ -121,6 +124,31 @@ def test_a_parent_takes_its_place_in_the_order_on_the_way() -> None:
     # 12 is worth less than what went before it: it goes at once.
     assert gone == [0, 10, 1, 11, 2, 12, 3]
     assert len(index) == 0
+
+
+class Shares(dict[str, float]):
+    """Counts how often somebody goes through them."""
+
+    walks = 0
+
+    def items(self) -> Any:
+        self.walks += 1
+        return super().items()
+
+
+def test_shares_are_gone_through_once_however_many_parents_are_weighed() -> None:
+    policy = DensityPolicy(lambda _: 0.5)
+    index: LeafIndex[Leaf] = LeafIndex(policy)
+    for id in range(30):
+        index.add(Leaf(id))
+    shares = Shares({"a": 0.9})
+    with closing(index.victims(CLOCK, shares)) as victims:
+        for leaf in victims:
+            index.discard(leaf)
+            if leaf.id < 30:
+                index.add(Leaf(100 + leaf.id))
+    assert len(index) == 0
+    assert shares.walks == 1
 
 
 def test_what_is_added_after_an_eviction_does_not_haunt_the_next_one() -> None:
