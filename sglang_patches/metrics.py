@@ -30,14 +30,20 @@ class SchedulerMetrics:
         self._generated = counter("tokens_generated", "Output tokens computed by the model.")
         self._replayed = counter("tokens_replayed", "Output tokens served by the Logits Cache.")
 
-        def agent_gauge(name: str, text: str) -> Gauge:
-            return Gauge(f"hive_agent_{name}", text, ["agent"], multiprocess_mode="livesum")
+        def score_gauge(name: str, text: str) -> Gauge:
+            # Data-parallel ranks score for themselves, and what is relative does not add up.
+            return Gauge(f"hive_agent_{name}", text, ["agent"], multiprocess_mode="livemax")
 
-        self._score = agent_gauge("score", "Contribution score as of the last round, from 0 to 1.")
-        self._intrinsic = agent_gauge("intrinsic", "Intrinsic part of the score, from 0 to 1.")
-        self._collaborative = agent_gauge("collaborative", "Collaborative part of the score, from 0 to 1.")
-        self._resident = agent_gauge("resident_tokens", "KV on the device that the agent computed.")
-        self._evicted_kv = agent_gauge("evicted_tokens", "Of the agent's KV, evicted since start.")
+        def token_gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"hive_agent_{name}_tokens", text, ["agent"], multiprocess_mode="livesum")
+
+        self._score = score_gauge(
+            "score", "Contribution score as of the last round, from 0 to 1; the best of any rank."
+        )
+        self._intrinsic = score_gauge("intrinsic", "Intrinsic part of the score, from 0 to 1.")
+        self._collaborative = score_gauge("collaborative", "Collaborative part of the score, from 0 to 1.")
+        self._resident = token_gauge("resident", "KV on the device that the agent computed.")
+        self._evicted_kv = token_gauge("evicted", "Of the agent's KV, evicted since start.")
         self._round = 0
         self._scored: set[str] = set()
         """Agents whose gauges show a score."""
