@@ -151,14 +151,17 @@ class AgentAware:
         free = [node for node in kept if node.lock_ref == 0]
         leaves = [node for node in free if all(child.value is None for child in node.children.values())]
         resident: Counter[str] = Counter()
+        held: Counter[str] = Counter()
         for node in kept:
             resident[node.hive.producer] += len(node.value)
+            held[node.hive.agent] += len(node.value)
         evictable = sum(len(node.value) for node in free)
         for what, booked, found in (
             ("evictable tokens", self.evictable_size_, evictable),  # type: ignore[attr-defined]
             ("protected tokens", self.protected_size_, resident.total() - evictable),  # type: ignore[attr-defined]
             ("evictable leaves", _ids(self.evictable_leaves), _ids(leaves)),
             ("resident tokens by agent", dict(self.book.resident), dict(resident)),
+            ("resident tokens by last user", dict(self.book.held), dict(held)),
         ):
             if booked != found:
                 raise IntegrityError(f"{what}: {booked} in the books, {found} in the tree")

@@ -44,6 +44,8 @@ class ResidencyBook:
     """Admissions so far."""
     resident: Counter[str] = field(default_factory=Counter)
     """Tokens on the device by the agent that computed them."""
+    held: Counter[str] = field(default_factory=Counter)
+    """Tokens on the device by the agent that used them last: what an agent holds of its share."""
     totals: dict[str, Tokens] = field(default_factory=dict)
     _sessions: OrderedDict[str, Session] = field(default_factory=OrderedDict)
     _sessions_begun: int = 0
@@ -62,6 +64,9 @@ class ResidencyBook:
                 self.policy.reused(node, tokens, self.clock)
             node.hits += 1
             node.used = self.clock
+            if node.on_device:
+                _take(self.held, node.agent, tokens)
+                self.held[use.agent] += tokens
             node.agent = use.agent
             if node.session is not use.session:
                 # Nodes without a session stay without one: nothing is known of who shares them.
@@ -74,6 +79,7 @@ class ResidencyBook:
     def stored(self, use: Use, tokens: int) -> NodeRecord:
         """The record of a node that ``use`` has put into the tree."""
         self.resident[use.agent] += tokens
+        self.held[use.agent] += tokens
         self._total(use.agent).stored += tokens
         return NodeRecord(use.agent, use.agent, self.clock, use.session)
 
@@ -81,14 +87,14 @@ class ResidencyBook:
         """A node's KV is on the device again: computed anew, or loaded back from the host."""
         node.on_device = True
         self.resident[node.producer] += tokens
+        self.held[node.agent] += tokens
         self._total(node.producer).stored += tokens
 
     def evicted(self, node: NodeRecord, tokens: int) -> None:
         """A node's KV left the device."""
         node.on_device = False
-        self.resident[node.producer] -= tokens
-        if self.resident[node.producer] <= 0:
-            del self.resident[node.producer]
+        _take(self.resident, node.producer, tokens)
+        _take(self.held, node.agent, tokens)
         self._total(node.producer).evicted += tokens
         if self.policy is not None:
             self.policy.evicted(node, tokens, self.clock)
@@ -103,14 +109,18 @@ class ResidencyBook:
     def flushed(self) -> None:
         """The tree is empty; what was learned stays."""
         self.resident.clear()
+        self.held.clear()
 
     def shares(self) -> dict[str, float]:
-        """Each agent's share of what is resident."""
-        total = self.resident.total() or 1
-        return {agent: tokens / total for agent, tokens in self.resident.items()}
+        """Of what is resident, the part that each agent used last.
+
+        Not what it computed: an agent that reads what others wrote crowds the pool as well.
+        """
+        total = self.held.total() or 1
+        return {agent: tokens / total for agent, tokens in self.held.items()}
 
     def summary(self) -> dict[str, dict[str, int]]:
-        """By agent: tokens resident, and stored and evicted since start."""
+        """By agent, of what it computed: tokens resident, and stored and evicted since start."""
         return {
             agent: {
                 "resident_tokens": self.resident.get(agent, 0),
@@ -132,3 +142,10 @@ class ResidencyBook:
         if len(self._sessions) > MAX_SESSIONS:
             self._sessions.popitem(last=False)
         return session
+
+
+def _take(counter: Counter[str], agent: str, tokens: int) -> None:
+    """Less of an agent's tokens; an agent without any is not kept."""
+    counter[agent] -= tokens
+    if counter[agent] <= 0:
+        del counter[agent]

@@ -388,6 +388,30 @@ def test_an_agent_above_its_share_goes_first_whatever_it_is_worth() -> None:
     assert pool.cache.book.resident["poor"] == 150
 
 
+def test_an_agent_that_reads_what_others_wrote_is_held_to_its_share_as_well() -> None:
+    pool = KvPool(1000, "density", density=DensitySettings(max_share=0.5))
+    for name in range(8):
+        pool.run(text(name, 100), "writer")
+    pool.run(text(20, 100), "poor")
+    for name in range(8):
+        pool.run([*text(name, 100), 5], "reader")
+    pool.evict(300)
+    pool.check()
+    assert pool.resident(text(20, 100)) == 100
+    assert pool.cache.book.resident == {"writer": 505, "reader": 3, "poor": 100}
+
+
+def test_an_agent_does_not_pay_for_what_others_read() -> None:
+    pool = KvPool(1000, "density", density=DensitySettings(max_share=0.5))
+    for name in range(6):
+        pool.run(text(name, 100), "writer")
+    for name, reader in enumerate(("b", "c", "d", "e")):
+        pool.run([*text(name, 100), 5], reader)
+    pool.run(text(20, 100), "once")
+    assert pool.cache.book.resident["writer"] > 0.5 * pool.cache.total_size()
+    assert not any(pool.cache.worth_of(leaf) < 0 for leaf in pool.leaves())
+
+
 # Around it.
 
 
@@ -522,6 +546,10 @@ def counted_twice(pool: KvPool) -> None:
     pool.cache.book.resident["a"] += 1
 
 
+def held_twice(pool: KvPool) -> None:
+    pool.cache.book.held["a"] += 1
+
+
 def changed(pool: KvPool) -> None:
     pool.leaves()[0].hive.hits += 1
 
@@ -557,6 +585,7 @@ def lost(pool: KvPool) -> None:
         (lambda pool: setattr(pool.cache, "protected_size_", 1), "protected tokens: 1 in the books, 0"),
         (forgotten, r"evictable leaves: \[\d+\] in the books, \[\d+, \d+\] in the tree"),
         (counted_twice, "resident tokens by agent: {'a': 41} in the books, {'a': 40}"),
+        (held_twice, "resident tokens by last user: {'a': 41} in the books, {'a': 40}"),
         (changed, r"leaves that have changed since they were indexed: \[\d+\]"),
         (away, r"node \d+ is not where its record says"),
         (unrecorded, r"node \d+ is on the device without a record"),

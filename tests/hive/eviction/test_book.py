@@ -57,6 +57,7 @@ def test_a_use_by_another_agent_leaves_the_tokens_with_their_producer() -> None:
     node = book.stored(book.use("writer", None), 30)
     assert book.admit(book.use("reader", None), [(node, 30)]) == {"writer": 30}
     assert (node.producer, node.agent, node.hits, node.used) == ("writer", "reader", 1, 1)
+    assert book.resident == {"writer": 30}
     book.evicted(node, 30)
     assert book.summary() == {
         "writer": {"resident_tokens": 0, "stored_tokens": 30, "evicted_tokens": 30},
@@ -192,6 +193,22 @@ def test_shares_are_of_what_is_resident() -> None:
     assert book.shares() == {"a": 0.75, "b": 0.25}
 
 
+def test_a_share_is_of_what_an_agent_used_last_wherever_it_comes_from() -> None:
+    book = ResidencyBook(None)
+    read, own = (book.stored(book.use("writer", None), tokens) for tokens in (30, 10))
+    book.admit(book.use("reader", None), [(read, 30)])
+    assert book.shares() == {"reader": 0.75, "writer": 0.25}
+    assert book.resident == {"writer": 40}, "it is still the writer's work"
+    book.evicted(read, 30)
+    assert book.shares() == {"writer": 1.0}
+    book.returned(read, 30)
+    assert book.shares() == {"reader": 0.75, "writer": 0.25}
+    book.evicted(own, 10)
+    assert book.shares() == {"reader": 1.0}
+    book.flushed()
+    assert book.shares() == {}
+
+
 def test_a_flush_leaves_nothing_resident_and_forgets_no_total() -> None:
     book = ResidencyBook(None)
     book.stored(book.use("a", "run-1"), 30)
@@ -267,13 +284,16 @@ class BookMachine(RuleBasedStateMachine):
 
     @invariant()
     def residency_is_what_the_nodes_hold(self) -> None:
+        computed: Counter[str] = Counter()
         held: Counter[str] = Counter()
-        for node, tokens, _ in self.nodes[0]:
-            held[node.producer] += tokens
+        for node, tokens, uses in self.nodes[0]:
+            computed[node.producer] += tokens
+            held[uses[-1].agent] += tokens
             assert node.on_device
-        assert self.book.resident == held
+        assert dict(self.book.resident) == dict(computed)
+        assert dict(self.book.held) == dict(held)
         for agent, counts in self.book.summary().items():
-            assert counts["resident_tokens"] == held[agent]
+            assert counts["resident_tokens"] == computed[agent]
             assert counts["stored_tokens"] >= counts["evicted_tokens"] + counts["resident_tokens"]
         assert sum(self.book.shares().values()) == pytest.approx(1.0 if held else 0.0)
 
