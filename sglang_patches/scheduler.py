@@ -65,12 +65,12 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
 def around_add_request_to_queue(
     original: Callable[..., None], self: Scheduler, req: Req, is_retracted: bool = False
 ) -> None:
-    """Replay a new request; what is finished then never reaches the queue."""
+    """Replay a new request; what is finished then never reaches the queue, and what the queue refuses departs."""
     from sglang.srt.managers.utils import is_health_check_generate_req
 
     fresh = not (is_retracted or req.is_retracted or len(req.output_ids) or hasattr(req, "hive"))
     if not fresh or req.finished() or req.to_finish is not None or is_health_check_generate_req(req):
-        original(self, req, is_retracted)
+        _queue(original, self, req, is_retracted)
         return
 
     state: SchedulerState = self.hive
@@ -82,13 +82,28 @@ def around_add_request_to_queue(
     if state.cache is None or reason is not None:
         if state.cache is not None and reason is not None:
             state.cache.bypass(reason)
-        original(self, req, is_retracted)
+        _queue(original, self, req, is_retracted)
         return
     req.hive.cached = cached_request(req, seed, next_seed, share_tenants=state.share_tenants)
     if state.cache.must_wait(req.hive.cached):
         state.held.append(req)
     else:
         replay.begin(self, req)
+
+
+def _queue(original: Callable[..., None], scheduler: Scheduler, req: Req, is_retracted: bool) -> None:
+    """Hand a request to the engine.
+
+    It refuses some, retracted ones too: where the queue is full, and for their priority.  Where priorities count, a
+    full queue drops another request in favour of this one.
+    """
+    from sglang.srt.disaggregation.utils import DisaggregationMode
+
+    queued = [*scheduler.waiting_queue, req]
+    original(scheduler, req, is_retracted)
+    if scheduler.disaggregation_mode not in (DisaggregationMode.PREFILL, DisaggregationMode.DECODE):
+        # Where prefill and decode are apart, requests wait in queues of other kinds.
+        _see_off_dropped(scheduler, queued)
 
 
 def around_process_batch_result(
@@ -157,11 +172,29 @@ def _probability(rows: SampledRows, index: int) -> float:
 
 
 def around_get_next_batch_to_run(
-    original: Callable[..., Any], self: Scheduler, *args: Any, **kwargs: Any
+    original: Callable[..., Any],
+    self: Scheduler,
+    running_batch: ScheduleBatch,
+    last_batch: ScheduleBatch | None,
 ) -> Any:
-    """Each loop gives every replay in progress a slice."""
+    """Each loop gives every replay in progress a slice, and sees off requests that the engine gives up.
+
+    Those get no result any more: one that was aborted between two chunks of its prefill, and the last one of a batch
+    that finds no memory with all others retracted.
+    """
     replay.advance(self)
-    return original(self, *args, **kwargs)
+    chunked = self.chunked_req
+    # Requests of the queue may join the running batch, and be given up, within one loop.
+    known = [*running_batch.reqs, *(last_batch.reqs if last_batch is not None else ()), *self.waiting_queue]
+    plan = original(self, running_batch, last_batch)
+    gone = [chunked] if chunked is not None and chunked.finished() else []
+    for req in known:
+        # One that was aborted before it was retracted is in the queue again, and gets its result later.
+        given_up = req.is_retracted and req.to_finish is not None
+        if given_up and not any(req is other for other in self.waiting_queue):
+            gone.append(req)
+    _depart(self, gone)
+    return plan
 
 
 def after_is_fully_idle(idle: bool, self: Scheduler, for_health_check: bool = False) -> bool:
@@ -216,9 +249,16 @@ def around_abort_on_waiting_timeout(original: Callable[..., None], self: Schedul
 
 
 def _see_off_dropped(scheduler: Scheduler, queued: list[Req]) -> None:
-    still = {id(req) for req in scheduler.waiting_queue}
-    for req in queued:
-        if id(req) not in still and hasattr(req, "hive"):
+    """See off which of ``queued`` are not in the queue; no others may have entered it."""
+    if len(scheduler.waiting_queue) != len(queued):
+        still = {id(req) for req in scheduler.waiting_queue}
+        _depart(scheduler, [req for req in queued if id(req) not in still])
+
+
+def _depart(scheduler: Scheduler, dropped: list[Req]) -> None:
+    """See off requests without an end; health checks never arrived."""
+    for req in dropped:
+        if hasattr(req, "hive"):
             replay.depart(scheduler, req, ended=False)
 
 
