@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("prometheus_client", reason="needs the server extra: uv pip install 'hive[server]'")
 
-from prometheus_client import CollectorRegistry  # noqa: E402
-from prometheus_client.multiprocess import MultiProcessCollector  # noqa: E402
+from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector
 
 BEGIN = """
 from hive.agents.registry import OTHER, AgentRegistry
