@@ -119,7 +119,8 @@ class HiveServerArgs:
     )
     max_agents: int = _flag(
         1024,
-        "Agents that are told apart in statistics; later names are counted together as 'other' (default: 1024).",
+        "Agents that are told apart at a time (default: 1024). One more takes the place of an unregistered one that is "
+        "over (idle for a whole window, without KV on the device), or is counted as 'other', as is who lost its place.",
         type=int,
         metavar="N",
     )

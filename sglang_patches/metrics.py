@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hive.agents.registry import AgentRegistry
+from collections import Counter
+
+from hive.agents.registry import OTHER, AgentRegistry
 from hive.eviction.book import ResidencyBook
 from hive.logits_cache.cache import LogitsCache
 from hive.logits_cache.replay import Stop
@@ -11,15 +13,19 @@ from hive.logits_cache.replay import Stop
 class SchedulerMetrics:
     """Counters by agent and gauges of the Logits Cache.
 
-    Agent names are bounded by the registry, which folds those past its limit into one.
+    A process cannot take a label back (prometheus_client has no way to, where several share a directory).  So labels
+    are bounded apart from the registry, which has as many agents at a time, but any number over the years: agents
+    that are registered stay for good and have labels of their own, and so have the first others, as many again.
+    Those that follow are counted under :data:`~hive.agents.registry.OTHER`, and have no scores here.
     """
 
     def __init__(self) -> None:
         # Imported late: prometheus_client fixes its mode at import, and SGLang sets the directory before.
-        from prometheus_client import Counter, Gauge
+        from prometheus_client import Counter as Total
+        from prometheus_client import Gauge
 
-        def counter(name: str, text: str) -> Counter:
-            return Counter(f"hive_{name}", text, ["agent"])
+        def counter(name: str, text: str) -> Total:
+            return Total(f"hive_{name}", text, ["agent"])
 
         def gauge(name: str, text: str) -> Gauge:
             return Gauge(f"hive_logits_cache_{name}", text, multiprocess_mode="livesum")
@@ -45,8 +51,13 @@ class SchedulerMetrics:
         self._resident = token_gauge("resident", "KV on the device that the agent computed.")
         self._evicted_kv = token_gauge("evicted", "Of the agent's KV, evicted since start.")
         self._round = 0
+        self._labels: set[str] = set()
+        self._unregistered = 0
+        """Labels that agents got without being registered."""
         self._scored: set[str] = set()
-        """Agents whose gauges show a score."""
+        """Labels whose gauges show a score."""
+        self._stored: set[str] = set()
+        """Labels whose gauges show tokens."""
         self._bytes = gauge("bytes", "Host memory in use.")
         self._nodes = gauge("nodes", "States kept.")
         self._lookups = gauge("lookups", "Requests looked up since start.")
@@ -71,30 +82,63 @@ class SchedulerMetrics:
             multiprocess_mode="livesum",
         )
 
-    def finished(self, agent: str, prompt: int, *, cached_tokens: int, generated: int, replayed: int) -> None:
+    def finished(
+        self,
+        agents: AgentRegistry,
+        agent: str,
+        prompt: int,
+        *,
+        cached_tokens: int,
+        generated: int,
+        replayed: int,
+    ) -> None:
         """Count a request that ended."""
-        self._requests.labels(agent).inc()
-        self._prompt.labels(agent).inc(prompt)
-        self._cached.labels(agent).inc(cached_tokens)
-        self._generated.labels(agent).inc(generated)
-        self._replayed.labels(agent).inc(replayed)
+        label = self._label(agents, agent)
+        self._requests.labels(label).inc()
+        self._prompt.labels(label).inc(prompt)
+        self._cached.labels(label).inc(cached_tokens)
+        self._generated.labels(label).inc(generated)
+        self._replayed.labels(label).inc(replayed)
 
     def agents(self, agents: AgentRegistry, book: ResidencyBook | None) -> None:
         """Show the scores and residency of agents; they change by the round."""
         if agents.window.round == self._round:
             return
         self._round = agents.window.round
-        scores = agents.window.scores
-        for name in self._scored | scores.keys():
+        scores = {
+            name: score
+            for name, score in agents.window.scores.items()
+            # Scores of several agents make no score of all of them.
+            if self._label(agents, name) == name
+        }
+        for label in self._scored | scores.keys():
             # One that did nothing in the whole window has no score any more.
-            scored = scores.get(name)
-            self._score.labels(name).set(scored.score if scored else 0.0)
-            self._intrinsic.labels(name).set(scored.intrinsic if scored else 0.0)
-            self._collaborative.labels(name).set(scored.collaborative if scored else 0.0)
+            scored = scores.get(label)
+            self._score.labels(label).set(scored.score if scored else 0.0)
+            self._intrinsic.labels(label).set(scored.intrinsic if scored else 0.0)
+            self._collaborative.labels(label).set(scored.collaborative if scored else 0.0)
         self._scored = set(scores)
+        resident, evicted = Counter[str](), Counter[str]()
         for name, tokens in (book.summary() if book is not None else {}).items():
-            self._resident.labels(name).set(tokens["resident_tokens"])
-            self._evicted_kv.labels(name).set(tokens["evicted_tokens"])
+            label = self._label(agents, name)
+            resident[label] += tokens["resident_tokens"]
+            evicted[label] += tokens["evicted_tokens"]
+        for label in self._stored | resident.keys():
+            # The tokens of a forgotten agent are OTHER's now.
+            self._resident.labels(label).set(resident[label])
+            self._evicted_kv.labels(label).set(evicted[label])
+        self._stored = set(resident)
+
+    def _label(self, agents: AgentRegistry, name: str) -> str:
+        """What an agent is shown under."""
+        if name == OTHER or name in self._labels:
+            return name
+        if not agents.is_registered(name):
+            if self._unregistered >= agents.max_agents:
+                return OTHER
+            self._unregistered += 1
+        self._labels.add(name)
+        return name
 
     def cache(self, cache: LogitsCache | None) -> None:
         """Show the state of the Logits Cache."""

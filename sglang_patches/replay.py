@@ -138,7 +138,8 @@ def depart(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
     }
     state.agents.left(attached.agent, **counts)
     if state.metrics is not None:
-        state.metrics.finished(state.agents.profile(attached.agent).name, len(req.origin_input_ids), **counts)
+        agent = state.agents.profile(attached.agent).name
+        state.metrics.finished(state.agents, agent, len(req.origin_input_ids), **counts)
         state.metrics.cache(state.cache)
         state.metrics.agents(state.agents, state.tree.book if state.tree is not None else None)
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hive.agents.registry import AgentRegistry
+from hive.agents.registry import OTHER, AgentRegistry
+from hive.eviction.book import Tokens
 from hive.logits_cache.cache import LogitsCache
 from hive.logits_cache.distinct import DistinctSample
 from hive.server_args import HiveServerArgs
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
     from sglang.srt.managers.scheduler import Scheduler
 
+    from sglang_patches.radix_cache import AgentAware
+
 CONTROL_PREFIX = "hive:"
 """Marks Hive's messages on the one control channel that carries JSON both ways (``/dumper``)."""
 
@@ -57,9 +61,24 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
     metrics = SchedulerMetrics() if counting else None
     tree = agent_aware(self.tree_cache)
     agents = tree.agents if tree is not None else AgentRegistry(args.max_agents, window=args.window)
+    agents.reuse_slots(partial(_holds_kv, tree), partial(_fold_residency, tree))
     self.hive = SchedulerState(agents, tree, cache, metrics, args.share_tenants, [], [], [])
     by_contribution = args.schedule == "contribution"
     self.policy.hive_order = ContributionOrder(agents, args.schedule_max_passes) if by_contribution else None
+
+
+def _holds_kv(tree: AgentAware | None, agent: str) -> bool:
+    """Whether KV on the device was computed by an agent, or used last by it."""
+    return tree is not None and (agent in tree.book.resident or agent in tree.book.held)
+
+
+def _fold_residency(tree: AgentAware | None, agent: str) -> None:
+    """Count what became of a forgotten agent's KV under OTHER."""
+    gone = tree.book.totals.pop(agent, None) if tree is not None else None
+    if tree is not None and gone is not None:
+        others = tree.book.totals.setdefault(OTHER, Tokens())
+        others.stored += gone.stored
+        others.evicted += gone.evicted
 
 
 def around_add_request_to_queue(
@@ -76,8 +95,8 @@ def around_add_request_to_queue(
     state: SchedulerState = self.hive
     tag = tag_of(req)
     next_seed, seed = next_seed_of(req), seed_of(req)
-    state.agents.arrived(tag.get("agent"), tag.get("session"), len(req.origin_input_ids))
-    req.hive = RequestState(tag.get("agent"), tag.get("session"), number=state.agents.requests)
+    agent = state.agents.arrived(tag.get("agent"), tag.get("session"), len(req.origin_input_ids))
+    req.hive = RequestState(agent, tag.get("session"), number=state.agents.requests)
     reason = bypass_reason(self, req)
     if state.cache is None or reason is not None:
         if state.cache is not None and reason is not None:

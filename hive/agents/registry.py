@@ -1,20 +1,23 @@
 """Agents and sessions as the scheduler sees them.
 
-Names come from untrusted requests, so everything here is bounded: agents past the limit are counted together
-under :data:`OTHER`, and the oldest idle sessions are forgotten first.
+Names come from untrusted requests, so everything here is bounded: an agent past the limit gets the slot of one that
+is over, or is counted under :data:`OTHER` where none is, and the oldest idle sessions are forgotten first.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from hive.agents.window import ActivityWindow, WindowSettings
 
+logger = logging.getLogger(__name__)
+
 OTHER = "other"
-"""Name under which agents past the limit, and requests without an agent, are counted."""
+"""Name under which agents past the limit, forgotten ones, and requests without an agent are counted."""
 
 
 @dataclass(slots=True)
@@ -33,6 +36,14 @@ class AgentProfile:
     tokens_replayed: int = 0
     """Output tokens served by the Logits Cache."""
 
+    def add(self, other: AgentProfile) -> None:
+        """Take over the counts of another agent."""
+        self.requests += other.requests
+        self.prompt_tokens += other.prompt_tokens
+        self.cached_tokens += other.cached_tokens
+        self.tokens_generated += other.tokens_generated
+        self.tokens_replayed += other.tokens_replayed
+
 
 @dataclass(slots=True)
 class Session:
@@ -49,17 +60,32 @@ class AgentRegistry:
         self, max_agents: int, max_sessions: int = 65536, window: WindowSettings | None = None
     ) -> None:
         self.window = ActivityWindow(window or WindowSettings())
-        self._max_agents = max_agents
+        self.max_agents = max_agents
+        """Agents beside :data:`OTHER` that have slots, at the most."""
         self._max_sessions = max_sessions
-        self._agents: dict[str, AgentProfile] = {}
+        self._agents: OrderedDict[str, AgentProfile] = OrderedDict()
+        """Least recently seen first: by arrivals and registrations, which all ranks see in one order."""
+        self._holds: Callable[[str], bool] | None = None
+        self._forgotten: Callable[[str], None] | None = None
+        self._warned = False
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self.sessions_ended = 0
         self.requests = 0
         """Requests that arrived so far: the clock of the waiting queue."""
 
+    def reuse_slots(self, holds: Callable[[str], bool], forgotten: Callable[[str], None]) -> None:
+        """From now on, agents that are over give up their slots to new ones; before, nobody does.
+
+        Args:
+            holds: whether KV of an agent is resident; it then keeps its slot.
+            forgotten: called with the name of each agent that has lost its slot, for whoever counts by name; the
+                registry counts on under :data:`OTHER`.
+        """
+        self._holds, self._forgotten = holds, forgotten
+
     def register(self, name: str, description: str = "", session: str | None = None) -> AgentProfile:
-        """Announce an agent (again): a program's first message to the server."""
-        profile = self.profile(name)
+        """Announce an agent (again): a program's first message to the server.  It keeps its slot for good."""
+        profile = self._seen(name)
         if session is not None:
             self._session(session)
         if profile.name == name:
@@ -72,20 +98,30 @@ class AgentRegistry:
         name = name or OTHER
         known = self._agents.get(name)
         if known is None:
-            if len(self._agents) >= self._max_agents:
+            if self._full():
                 name = OTHER
             known = self._agents.setdefault(name, AgentProfile(name))
         return known
 
-    def arrived(self, agent: str | None, session: str | None, prompt_tokens: int) -> None:
-        """Count a request that was accepted."""
+    def is_registered(self, name: str) -> bool:
+        """Whether an agent was announced."""
+        known = self._agents.get(name)
+        return known is not None and known.registered
+
+    def arrived(self, agent: str | None, session: str | None, prompt_tokens: int) -> str:
+        """Count a request that was accepted.
+
+        Returns the name that it is counted under until it has left: what else is told of the request goes under that
+        name, since its agent may have a slot of its own by then.
+        """
         self.requests += 1
-        profile = self.profile(agent)
+        profile = self._seen(agent)
         profile.requests += 1
         profile.prompt_tokens += prompt_tokens
         self.window.arrived(profile.name, prompt_tokens)
         if session is not None:
             self._session(session).requests += 1
+        return profile.name
 
     def place(self, agent: str | None, number: int, max_passes: int) -> tuple[int, float, int]:
         """Sort key in a waiting queue by contribution: agents of higher score first, and equals as they are.
@@ -110,6 +146,45 @@ class AgentRegistry:
     def reused(self, agent: str | None, producers: Mapping[str, int]) -> None:
         """Count KV tokens that a request found, by the agent that had computed them."""
         self.window.reused(self.profile(agent).name, producers)
+
+    def _seen(self, name: str | None) -> AgentProfile:
+        """The profile of an agent that shows itself: one without a slot may take that of one that is over."""
+        name = name or OTHER
+        if name != OTHER and name not in self._agents and self._full():
+            self._free_slot()
+        profile = self.profile(name)
+        self._agents.move_to_end(profile.name)
+        return profile
+
+    def _full(self) -> bool:
+        return len(self._agents) - (OTHER in self._agents) >= self.max_agents
+
+    def _free_slot(self) -> None:
+        """Forget the agent that was seen least recently among those that are over, if any is."""
+        over = next((profile for profile in self._agents.values() if self._is_over(profile)), None)
+        if over is not None:
+            del self._agents[over.name]
+            self.profile(OTHER).add(over)
+            assert self._forgotten is not None
+            self._forgotten(over.name)
+        elif not self._warned:
+            self._warned = True
+            logger.warning(
+                "Hive: all %d slots for agents (--hive-max-agents) are taken by agents that are registered, active or "
+                "hold KV; others are counted together as %r",
+                self.max_agents,
+                OTHER,
+            )
+
+    def _is_over(self, profile: AgentProfile) -> bool:
+        """Whether nothing but its counts is left of an agent that nobody announced."""
+        return (
+            self._holds is not None
+            and profile.name != OTHER
+            and not profile.registered
+            and not self.window.knows(profile.name)
+            and not self._holds(profile.name)
+        )
 
     def _session(self, session: str) -> Session:
         """A session by its name, now the most recently used."""

@@ -97,6 +97,10 @@ class ActivityWindow:
         known = self.scores.get(agent)
         return known.score if known is not None else 0.0
 
+    def knows(self, agent: str) -> bool:
+        """Whether a request of the agent runs, or something it did is in the window or in the last scores."""
+        return agent in self._running or agent in self._activities or agent in self.scores
+
     def history_of(self, agent: str) -> list[tuple[int, float]]:
         """The agent's scores, as (round, score), oldest first."""
         return [(number, scores[agent]) for number, scores in self.history if agent in scores]

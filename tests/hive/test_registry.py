@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from hive.agents.registry import OTHER, AgentRegistry
 from hive.agents.window import WindowSettings
 
@@ -147,3 +153,164 @@ def test_places_know_no_more_agents_than_the_registry() -> None:
     for number in range(20):
         registry.place(f"stranger-{number}", 1, max_passes=10)
     assert len(registry.summary()["agents"]) == 4
+
+
+class Slots:
+    """A registry of which agents that are over give up their slots, and what it says of them."""
+
+    def __init__(self, max_agents: int = 3, rounds: int = 2) -> None:
+        window = WindowSettings(round_requests=2, rounds=rounds)
+        self.registry = AgentRegistry(max_agents, window=window)
+        self.holding: set[str] = set()
+        self.forgotten: list[str] = []
+        self.registry.reuse_slots(self.holding.__contains__, self.forgotten.append)
+
+    def idle(self) -> None:
+        """Requests without an agent, until the window and the last scores know of nobody else."""
+        requests_of(self.registry, *[None] * 8)
+
+    @property
+    def known(self) -> set[str]:
+        return {agent["name"] for agent in self.registry.summary()["agents"]} - {OTHER}
+
+
+def test_the_agent_seen_least_recently_gives_its_slot_to_a_new_one() -> None:
+    slots = Slots()
+    requests_of(slots.registry, "a", "b", "c", "a")
+    slots.idle()
+    requests_of(slots.registry, "d")
+    assert (slots.known, slots.forgotten) == ({"a", "c", "d"}, ["b"])
+    requests_of(slots.registry, "e")
+    assert (slots.known, slots.forgotten) == ({"a", "d", "e"}, ["b", "c"])
+    assert slots.registry.arrived("a", None, 1) == "a"
+    assert slots.registry.register("f").name == OTHER, "a runs, and d and e were active just now"
+    assert slots.forgotten == ["b", "c"]
+
+
+def test_a_registration_takes_a_slot_and_keeps_it() -> None:
+    slots = Slots(max_agents=2)
+    requests_of(slots.registry, "a", "b")
+    slots.registry.register("a", "writes patches")
+    slots.idle()
+    assert slots.registry.register("c").name == "c"
+    assert slots.forgotten == ["b"]
+    slots.idle()
+    assert slots.registry.arrived("d", None, 1) == OTHER
+    assert slots.known == {"a", "c"}
+
+
+def test_who_is_in_the_window_keeps_its_slot() -> None:
+    slots = Slots(max_agents=1)
+    requests_of(slots.registry, "a")
+    names = [slots.registry.arrived("b", None, 1) for _ in range(7)]
+    # The window of two rounds, of two requests each, holds its request until the seventh closes the third round.
+    assert names == [OTHER] * 6 + ["b"]
+
+
+def test_who_runs_something_keeps_its_slot() -> None:
+    slots = Slots(max_agents=1)
+    slots.registry.arrived("a", None, 1)
+    slots.idle()
+    slots.idle()
+    assert slots.registry.arrived("b", None, 1) == OTHER
+    slots.registry.left("a", cached_tokens=0, generated=0, replayed=0)
+    assert slots.registry.arrived("b", None, 1) == "b"
+
+
+def test_whose_kv_is_resident_keeps_its_slot() -> None:
+    slots = Slots(max_agents=1)
+    requests_of(slots.registry, "a")
+    slots.holding.add("a")
+    slots.idle()
+    assert slots.registry.arrived("b", None, 1) == OTHER
+    slots.holding.clear()
+    assert slots.registry.arrived("b", None, 1) == "b"
+
+
+def test_counts_of_a_forgotten_agent_go_to_the_others() -> None:
+    slots = Slots(max_agents=1)
+    requests_of(slots.registry, "a", "a")
+    slots.idle()
+    requests_of(slots.registry, "b")
+    b, others = sorted(slots.registry.summary()["agents"], key=lambda agent: str(agent["name"]))
+    assert (b["name"], b["requests"]) == ("b", 1)
+    assert (others["name"], others["requests"], others["prompt_tokens"]) == (OTHER, 2 + 8, 100)
+    assert (others["cached_tokens"], others["tokens_generated"], others["tokens_replayed"]) == (90, 10, 10)
+    requests_of(slots.registry, "a")
+    assert slots.registry.profile("a").name == OTHER, "it comes as any new one"
+
+
+def test_a_request_leaves_under_the_name_that_it_arrived_under() -> None:
+    slots = Slots(max_agents=1)
+    requests_of(slots.registry, "a")
+    early = slots.registry.arrived("b", None, 1)
+    slots.idle()
+    late = slots.registry.arrived("b", None, 1)
+    assert (early, late) == (OTHER, "b")
+    for name in (early, late):
+        slots.registry.left(name, cached_tokens=0, generated=1, replayed=0)
+    assert not slots.registry.window._running
+    assert slots.registry.profile("b").tokens_generated == 1
+
+
+def test_looking_an_agent_up_takes_no_slot() -> None:
+    slots = Slots(max_agents=1)
+    requests_of(slots.registry, "a")
+    slots.idle()
+    slots.registry.profile("b")
+    slots.registry.place("b", 1, max_passes=100)
+    assert (slots.known, slots.forgotten) == ({"a"}, [])
+
+
+def test_that_no_slot_is_left_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    slots = Slots(max_agents=2)
+    with caplog.at_level(logging.WARNING):
+        for name in ("a", "b"):
+            slots.registry.register(name)
+        slots.registry.arrived(None, None, 1)
+        assert not caplog.records
+        for number in range(5):
+            slots.registry.arrived(f"late-{number}", None, 1)
+    (record,) = caplog.records
+    assert "all 2 slots" in record.getMessage()
+    assert "--hive-max-agents" in record.getMessage()
+
+
+def test_until_somebody_says_whose_kv_is_resident_no_slot_is_reused() -> None:
+    registry = AgentRegistry(max_agents=1, window=WindowSettings(round_requests=1, rounds=1))
+    requests_of(registry, "a", *[None] * 8, "b")
+    assert {agent["name"] for agent in registry.summary()["agents"]} == {"a", OTHER}
+
+
+NAMES = st.sampled_from([None, *"abcdefg"])
+
+
+@given(st.lists(st.tuples(NAMES, st.integers(0, 3), st.booleans()), max_size=120))
+@settings(max_examples=200, deadline=None)
+def test_slots_are_bounded_nothing_is_lost_and_two_ranks_agree(
+    events: list[tuple[str | None, int, bool]],
+) -> None:
+    ranks = [Slots(max_agents=2, rounds=1) for _ in range(2)]
+    running: list[str] = []
+    for name, of_running, register in events:
+        if register and name is not None:
+            assert len({rank.registry.register(name).name for rank in ranks}) == 1
+        counted = {rank.registry.arrived(name, None, 10) for rank in ranks}
+        assert len(counted) == 1
+        running.append(counted.pop())
+        while len(running) > of_running:
+            agent = running.pop(0)
+            for rank in ranks:
+                rank.registry.left(agent, cached_tokens=9, generated=1, replayed=2)
+        for rank in ranks:
+            assert len(rank.known) <= 2
+            assert rank.registry.window._running.total() == len(running)
+            assert set(running) <= rank.known | {OTHER}, "who runs something keeps its slot"
+    one, other = (rank.registry.summary() for rank in ranks)
+    assert one == other
+    assert ranks[0].forgotten == ranks[1].forgotten
+    for what, each in (("requests", 1), ("prompt_tokens", 10)):
+        assert sum(agent[what] for agent in one["agents"]) == each * len(events)
+    ended = len(events) - len(running)
+    for what, each in (("cached_tokens", 9), ("tokens_generated", 1), ("tokens_replayed", 2)):
+        assert sum(agent[what] for agent in one["agents"]) == each * ended

@@ -26,7 +26,7 @@ def ask(agents, name):
     agents.arrived(name, None, 10)
     counts = {"cached_tokens": 5, "generated": 3, "replayed": 2}
     agents.left(name, **counts)
-    return counts
+    metrics.finished(agents, agents.profile(name).name, 10, **counts)
 """
 
 
@@ -66,3 +66,61 @@ metrics.agents(agents, book)
         assert values[f"hive_agent_{part}"] == {"writer": 1.0, "tester": 1.0}
     assert values["hive_agent_resident_tokens"] == {"writer": 24.0}
     assert values["hive_agent_evicted_tokens"] == {"writer": 60.0}
+
+
+def test_what_a_forgotten_agent_shows_goes_to_the_others(tmp_path: Path) -> None:
+    rank(
+        tmp_path,
+        """
+agents = AgentRegistry(1, window=WindowSettings(1, 1))
+agents.reuse_slots(book.resident.__contains__, lambda name: None)
+use = book.use("early", None)
+node = book.stored(use, 30)
+ask(agents, "early")
+ask(agents, None)
+metrics.agents(agents, book)
+assert agents.profile("early").name == "early"
+book.evicted(node, 30)
+gone = book.totals.pop("early")
+book.totals[OTHER] = gone
+for _ in range(2):
+    ask(agents, None)
+ask(agents, "late")
+assert agents.profile("early").name == OTHER
+metrics.agents(agents, book)
+""",
+    )
+    values = shown(tmp_path)
+    assert values["hive_agent_score"]["early"] == 0.0
+    assert values["hive_agent_resident_tokens"] == {"early": 0.0, "other": 0.0}
+    assert values["hive_agent_evicted_tokens"] == {"early": 0.0, "other": 30.0}
+    # What was counted cannot be taken back, nor can the label: there is none for one more agent.
+    assert values["hive_requests_total"] == {"early": 1.0, "other": 4.0}
+
+
+def test_labels_are_bounded_however_many_agents_come_and_go(tmp_path: Path) -> None:
+    rank(
+        tmp_path,
+        """
+agents = AgentRegistry(4, window=WindowSettings(1, 1))
+agents.reuse_slots(book.resident.__contains__, lambda name: None)
+for number in range(100):
+    if number in (50, 60):
+        agents.register(f"registered-{number}")
+        ask(agents, f"registered-{number}")
+    node = book.stored(book.use(f"passing-{number}", None), 3)
+    ask(agents, f"passing-{number}")
+    metrics.agents(agents, book)
+    book.evicted(node, 3)
+    for _ in range(3):
+        ask(agents, None)
+assert len(agents.summary()["agents"]) == 5
+""",
+    )
+    values = shown(tmp_path)
+    labels = {f"passing-{number}" for number in range(4)} | {"registered-50", "registered-60"}
+    assert values["hive_requests_total"].keys() == labels | {"other"}
+    assert values["hive_requests_total"]["other"] == 96 + 300
+    for name, by_agent in values.items():
+        assert by_agent.keys() <= labels | {"other"}, name
+    assert values["hive_agent_evicted_tokens"]["other"] == sum([3] * 95)

@@ -1,7 +1,11 @@
-"""Requests that the engine refuses, drops or gives up depart, once: SGLang's own methods decide which those are."""
+"""Requests that the engine refuses, drops or gives up depart, once: SGLang's own methods decide which those are.
+
+And agents that are over give up their slots, with what is booked under their names.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +17,14 @@ from sglang.srt.disaggregation.utils import DisaggregationMode
 from sglang.srt.managers import scheduler as upstream
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_LENGTH, ScheduleBatch
 
-from hive.agents.registry import AgentRegistry
+from hive.agents.registry import OTHER, AgentRegistry
+from hive.agents.window import WindowSettings
 from hive.logits_cache.cache import CachedRequest, LogitsCache
 from hive.logits_cache.sampling import SamplingRule
 from sglang_patches import replay
 from sglang_patches import scheduler as hooks
 from sglang_patches.request_state import SchedulerState
+from tests.sglang_patches.kv_pool import KvPool
 
 
 class Request:
@@ -291,3 +297,53 @@ def test_a_request_that_was_seen_off_is_not_seen_off_again() -> None:
     replay.depart(scheduler, req, ended=False)
     scheduler.result(Batch(req), req)
     assert scheduler.running == {"a": 1}
+
+
+def test_a_request_is_counted_under_one_name_until_it_leaves() -> None:
+    scheduler = Scheduler()
+    agents = scheduler.hive.agents = AgentRegistry(1, window=WindowSettings(1, 1))
+    agents.reuse_slots(lambda _agent: False, lambda _agent: None)
+    reqs = [Request("0", "first"), Request("1", "second")]
+    for req in reqs:
+        scheduler._add_request_to_queue(req)
+    assert scheduler.running == {"first": 1, OTHER: 1}
+    first, second = reqs
+    scheduler.result(Batch(first), first)
+    for number in range(4):
+        agents.arrived(None, None, number)
+    reqs.append(Request("2", "second"))
+    scheduler._add_request_to_queue(reqs[-1])
+    assert scheduler.running == {"second": 1, OTHER: 1 + 4}
+    scheduler.result(Batch(second), second)
+    assert scheduler.running == {"second": 1, OTHER: 4}
+    scheduler.result(Batch(reqs[-1]), reqs[-1])
+    assert scheduler.running == {OTHER: 4}
+
+
+def test_the_books_are_bounded_however_many_agents_come_and_go() -> None:
+    pool = KvPool(200, max_agents=3, window=WindowSettings(2, 2))
+    tree = pool.cache
+    pool.agents.reuse_slots(partial(hooks._holds_kv, tree), partial(hooks._fold_residency, tree))
+    for number in range(60):
+        pool.run([number + 1] * 20, f"agent-{number % 30}", output=[1, 2])
+        pool.check()
+        known = {agent["name"] for agent in pool.agents.summary()["agents"]}
+        assert set(tree.book.resident) | set(tree.book.held) <= set(tree.book.totals) <= known
+        assert len(known) <= 4
+    totals = tree.book.totals
+    stored = sum(total.stored for total in totals.values())
+    assert stored >= 60 * 20, "of nobody it is lost"
+    assert stored - sum(total.evicted for total in totals.values()) == tree.total_size()
+    assert len(known - {"agent-0", "agent-1", "agent-2"}) > 1, "others have got the slots"
+
+
+def test_whose_kv_another_agent_computed_holds_it_too() -> None:
+    pool = KvPool(200)
+    pool.run([1] * 20, "writer")
+    pool.run([1] * 20, "reader")
+    assert [hooks._holds_kv(pool.cache, name) for name in ("writer", "reader", "third")] == [
+        True,
+        True,
+        False,
+    ]
+    assert not hooks._holds_kv(None, "writer"), "SGLang's own cache says nothing of agents"
