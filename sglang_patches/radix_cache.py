@@ -3,6 +3,10 @@
 The mixin :class:`AgentAware` is shared with :mod:`sglang_patches.hiradix_cache`, which has a second tier.
 Reuse is counted once per request, when it first enters the tree: until then its last node is the one its prefix
 matched at admission, and ``match_prefix``, which the queue calls again and again, is not a use.
+
+What a request then stores may be in the tree already: two of one batch match nothing and compute the same, and the
+second one's slots are freed.  That is no hit, but the second goes on from the first one's nodes: they are no longer
+of one session.
 """
 
 from __future__ import annotations
@@ -78,7 +82,8 @@ class AgentAware:
         self.evictions = 0
         self.eviction_seconds = 0.0
         self._nobody = Use(OTHER, None)
-        self._use = self._nobody
+        self._storing: Use | None = None
+        """Whose KV is being put into the tree; None for a health check, too."""
         self._weigh: Weigh | None = None
         self._weighed: dict[int, float] = {}
         """By id, during an eviction of SGLang's."""
@@ -189,19 +194,26 @@ class AgentAware:
     # Requests enter the tree, and leave.
 
     def cache_unfinished_req(self, req: Req, *args: Any, **kwargs: Any) -> None:
-        self._admit(req)
-        super().cache_unfinished_req(req, *args, **kwargs)  # type: ignore[misc]
+        with self._storing_for(req):
+            super().cache_unfinished_req(req, *args, **kwargs)  # type: ignore[misc]
 
     def cache_finished_req(self, req: Req, *args: Any, **kwargs: Any) -> None:
-        self._admit(req)
-        super().cache_finished_req(req, *args, **kwargs)  # type: ignore[misc]
+        with self._storing_for(req):
+            super().cache_finished_req(req, *args, **kwargs)  # type: ignore[misc]
 
-    def _admit(self, req: Req) -> None:
-        """Count a request's use of its prefix, the first time it is seen; what is stored next is stored for it."""
+    @contextmanager
+    def _storing_for(self, req: Req) -> Iterator[None]:
+        self._storing = self._admit(req)
+        try:
+            yield
+        finally:
+            self._storing = None
+
+    def _admit(self, req: Req) -> Use | None:
+        """Count a request's use of its prefix, the first time it is seen; who it is, None for a health check."""
         attached = getattr(req, "hive", None)
-        if attached is None:  # a health check
-            self._use = self._nobody
-            return
+        if attached is None:
+            return None
         use: Use | None = attached.use
         if use is None:
             use = attached.use = self.book.use(self.agents.profile(attached.agent).name, attached.session)
@@ -211,7 +223,7 @@ class AgentAware:
                 path.append((self.record_of(node), len(node.key)))
                 node = node.parent
             self.agents.reused(use.agent, self.book.admit(use, path))
-        self._use = use
+        return use
 
     # Nodes of the tree.
 
@@ -227,10 +239,27 @@ class AgentAware:
         if node.value is not None and node is not self.root_node:  # type: ignore[attr-defined]
             record: NodeRecord | None = getattr(node, "hive", None)
             if record is None:
-                node.hive = self.book.stored(self._use, len(node.key))
+                node.hive = self.book.stored(self._storing or self._nobody, len(node.key))
             elif not record.on_device:
-                self.book.returned(record, len(node.key))
+                self.book.returned(record, len(node.key), self._storing)
         super()._update_leaf_status(node)  # type: ignore[misc]
+
+    def _inc_hit_count(self, node: TreeNode, chunked: bool = False) -> None:
+        # Upstream calls this for every node on the device that insertion passes; a new one may have no record yet.
+        record: NodeRecord | None = getattr(node, "hive", None)
+        if (
+            self._storing is not None
+            and record is not None
+            and record.session is not None
+            and record.session is not self._storing.session
+        ):
+            # The request has locked no more than it matched, and in the index a record may not change.
+            indexed = node in self.evictable_leaves
+            self.evictable_leaves.discard(node)
+            self.book.joined(record, self._storing)
+            if indexed:
+                self.evictable_leaves.add(node)
+        super()._inc_hit_count(node, chunked)  # type: ignore[misc]
 
     def _split_node(self, key: RadixKey, child: TreeNode, split_len: int) -> TreeNode:
         prefix = super()._split_node(key, child, split_len)  # type: ignore[misc]

@@ -34,8 +34,9 @@ class Use:
 class ResidencyBook:
     """Keeps the records of the tree's nodes, and tells the policy what happens to them.
 
-    The tree calls :meth:`admit` when a request has been given its KV, :meth:`stored` for every new node, and
-    :meth:`evicted` when a node's KV leaves the device.
+    The tree calls :meth:`admit` when a request has been given its KV, :meth:`stored` for every new node,
+    :meth:`joined` for every other one that a request's KV turns out to be the same as, and :meth:`evicted` and
+    :meth:`returned` when a node's KV leaves the device and is there again.
     """
 
     policy: EvictionPolicy | None
@@ -68,10 +69,7 @@ class ResidencyBook:
                 _take(self.held, node.agent, tokens)
                 self.held[use.agent] += tokens
             node.agent = use.agent
-            if node.session is not use.session:
-                # Nodes without a session stay without one: nothing is known of who shares them.
-                node.shared = node.shared or (node.session is not None and use.session is not None)
-                node.session = None
+            self.joined(node, use)
         if path:
             path[0][0].ends += 1
         return producers
@@ -83,9 +81,23 @@ class ResidencyBook:
         self._total(use.agent).stored += tokens
         return NodeRecord(use.agent, use.agent, self.clock, use.session)
 
-    def returned(self, node: NodeRecord, tokens: int) -> None:
-        """A node's KV is on the device again: computed anew, or loaded back from the host."""
+    def joined(self, node: NodeRecord, use: Use) -> None:
+        """A request goes on from a node's KV; that of another session, and the node is no longer one session's."""
+        if node.session is not use.session:
+            # Nodes without a session stay without one: nothing is known of who shares them.
+            node.shared = node.shared or (node.session is not None and use.session is not None)
+            node.session = None
+
+    def returned(self, node: NodeRecord, tokens: int, use: Use | None = None) -> None:
+        """A node's KV is on the device again: computed anew by ``use``, or loaded back from the host.
+
+        Who computes it anew uses it, but has not hit it; whoever it is loaded back for is yet to be admitted.
+        """
         node.on_device = True
+        if use is not None:
+            node.agent = use.agent
+            node.used = self.clock
+            self.joined(node, use)
         self.resident[node.producer] += tokens
         self.held[node.agent] += tokens
         self._total(node.producer).stored += tokens

@@ -37,7 +37,7 @@ L = TypeVar("L", bound=Leaf)
 class LeafIndex(MutableSet[L]):
     """A set of leaves that knows which of them are worth least.
 
-    A record must not change while its leaf is in the index; the engine locks the nodes that a request uses, and
+    A record must not change while its leaf is in the index; the engine locks the nodes that a request has matched, and
     locked nodes are no evictable leaves.
     """
 

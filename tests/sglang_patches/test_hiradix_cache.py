@@ -39,6 +39,7 @@ from hive.eviction.leaves import LeafIndex
 from sglang_patches.hiradix_cache import HiveHiRadixCache
 from sglang_patches.radix_cache import IntegrityError, policy_of, subtree
 from tests.sglang_patches.kv_pool import KvPool, PooledRequest, hashes, path_of
+from tests.sglang_patches.test_radix_cache import strangers
 
 LAYERS = 2
 WRITE_POLICIES = ("write_through", "write_through_selective", "write_back")
@@ -234,6 +235,40 @@ def test_kv_that_is_computed_again_stays_its_first_producers() -> None:
     assert pool.loaded == 0
     assert req.matched == 35
     assert resident(pool) == {"first": 40}
+
+
+@pytest.mark.parametrize("page", [1, 4])
+def test_kv_that_is_computed_again_is_of_who_computes_it(page: int) -> None:
+    pool = TieredPool(256, "density", page, host=512, write="write_through")
+    pool.run(text(0, 40), "first", "run-1")
+    pool.evict(8)  # less than SGLang loads back
+    pool.end_session("run-1")
+    req = pool.run(text(0, 40) + text(1, 20), "second", "run-2")
+    pool.check()
+    assert (req.matched, pool.loaded) == (32, 0)
+    nodes = {len(path_of(node)): node.hive for node in subtree(pool.cache.root_node)[1:]}
+    assert not any(node.dead for node in nodes.values())
+    assert [(length, nodes[length].agent, nodes[length].used, nodes[length].hits) for length in (32, 40)] == [
+        (32, "second", 2, 1),
+        (40, "second", 2, 0),
+    ]
+    assert (nodes[40].producer, nodes[40].session, nodes[40].shared) == ("first", None, True)
+    assert pool.cache.book.held == {"second": 60}
+
+
+def test_kv_that_is_loaded_back_for_nobody_stays_dead() -> None:
+    pool = TieredPool(256, "density", host=512, write="write_through")
+    pool.run(text(0, 40), "first", "run-1")
+    pool.evict(40)
+    pool.end_session("run-1")
+    pool.run(text(1, 20), "second", "run-2")
+    waiting = pool.request([*text(0, 40), 5], "second", "run-2")
+    pool._load_back(pool.match(waiting.tokens, waiting))
+    pool.check()
+    assert pool.loaded == 40
+    assert resident(pool) == {"first": 40, "second": 20}
+    (node,) = [node for node in subtree(pool.cache.root_node)[1:] if node.hive.producer == "first"]
+    assert (node.hive.agent, node.hive.used, node.hive.dead) == ("first", 1, True)
 
 
 def test_a_node_that_is_on_the_host_alone_splits_where_a_text_leaves_it() -> None:
@@ -541,6 +576,7 @@ class TieredMachine(RuleBasedStateMachine):
     def nothing_is_lost_or_counted_twice(self) -> None:
         if hasattr(self, "pool"):
             self.pool.check()
+            assert strangers(self.pool) == []
 
     def teardown(self) -> None:
         """When all requests have ended both tiers can be emptied."""

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hive[server]'")
 
+import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -354,6 +355,99 @@ def test_a_request_that_waited_while_its_session_ended_begins_another_one() -> N
     assert not any(node.hive.dead for node in subtree(pool.cache.root_node)[1:])
 
 
+def batch(pool: KvPool, *reqs: PooledRequest) -> None:
+    """Have requests match their prefixes and get their slots in one step of the scheduler, as one prefill batch."""
+    for req in reqs:
+        match = pool.match(req.tokens, req)
+        pool.cache.inc_lock_ref(match.last_device_node)
+        assert pool.table.alloc([req]) is not None
+        indices = match.device_indices
+        req.last_node, req.prefix_indices = match.last_device_node, indices
+        req.matched = req.cache_protected_len = req.kv_committed_len = len(indices)
+        pool.table.write((req.req_pool_idx, slice(0, len(indices))), indices.to(torch.int32))
+        pool.running.append(req)
+    for req in reqs:
+        pool._extend(req, len(req.tokens))
+
+
+def crowd(pool: KvPool) -> None:
+    """Whatever is dead goes before what this brings."""
+    pool.run(text(50, 208), "once", "over")
+    pool.end_session("over")
+    pool.evict(208)
+    pool.check()
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_two_requests_of_one_batch_computed_is_of_both_their_sessions(policy: str, page: int) -> None:
+    pool = KvPool(1600, policy, page)
+    reqs = [pool.request(text(0, 192) + text(run, 32), "a", f"run-{run}") for run in (1, 2)]
+    batch(pool, *reqs)
+    for req in reqs:
+        pool.prefill(req, len(req.tokens))
+        pool.check()
+    pool.finish(reqs[0])
+    pool.end_session("run-1")
+    pool.check()
+    pool.finish(reqs[1])
+    pool.check()
+    nodes = {len(path_of(node)): node.hive for node in subtree(pool.cache.root_node)[1:] if node.children}
+    assert (nodes[192].dead, nodes[192].session, nodes[192].shared) == (False, None, True)
+    assert (nodes[192].hits, nodes[192].ends, nodes[192].agent) == (0, 0, "a"), "neither found it there"
+    assert sorted(leaf.hive.dead for leaf in pool.leaves()) == [False, True]
+    assert pool.cache.book.clock == 2
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_equal_prompts_that_end_with_their_prefill_are_of_both_sessions(page: int) -> None:
+    pool = KvPool(1600, "density", page)
+    reqs = [pool.request(text(0, 208), "a", f"run-{run}") for run in (1, 2)]
+    batch(pool, *reqs)
+    pool.finish(reqs[0])
+    pool.end_session("run-1")
+    (leaf,) = pool.leaves()
+    assert pool.cache.worth_of(leaf) == DEAD
+    pool.finish(reqs[1])
+    pool.check()
+    assert pool.leaves() == [leaf]
+    crowd(pool)
+    assert pool.resident(text(0, 208)) == 208
+
+
+def test_equal_answers_are_of_both_sessions() -> None:
+    pool = KvPool(1000, "density")
+    reqs = []
+    for run in (1, 2):
+        reqs.append(pool.request(text(0, 100), "a", f"run-{run}"))
+        assert pool.admit(reqs[-1])
+    for token in text(1, 101):
+        for req in reqs:
+            pool.decode(req, token)
+    pool.finish(reqs[0])
+    pool.end_session("run-1")
+    pool.finish(reqs[1])
+    pool.check()
+    crowd(pool)
+    assert pool.resident(text(0, 100) + text(1, 100)) == 200
+
+
+@pytest.mark.parametrize("other", ["run-1", "health check"])
+def test_kv_stays_of_the_one_session_that_computes_it_twice(other: str) -> None:
+    pool = KvPool(1000, "density")
+    first = pool.request(text(0, 100), "a", "run-1")
+    second = HealthCheck("0", text(0, 100)) if other != "run-1" else pool.request(text(0, 100), "b", "run-1")
+    batch(pool, first, second)
+    pool.finish(first)
+    pool.finish(second)
+    pool.check()
+    (leaf,) = pool.leaves()
+    assert not leaf.hive.shared
+    pool.end_session("run-1")
+    pool.check()
+    assert leaf.hive.dead
+
+
 def test_an_unknown_session_ends_without_harm() -> None:
     pool = KvPool(256, "density")
     pool.run(text(0, 50), "a", "run-1")
@@ -618,6 +712,19 @@ def random_prompt(chance: random.Random) -> list[int]:
     return [*prompt, *range(chance.randrange(1, 4))]
 
 
+def strangers(pool: KvPool) -> list[tuple[str, int]]:
+    """(request, node) of what a request goes on from though it is said to be of another session alone."""
+    found = []
+    for req in pool.running:
+        node = req.last_node
+        while node is not pool.cache.root_node:
+            assert req.hive.use is not None
+            if node.hive.session not in (None, req.hive.use.session):
+                found.append((req.rid, node.id))
+            node = node.parent
+    return found
+
+
 class CacheMachine(RuleBasedStateMachine):
     """Everything that the scheduler does to a cache, in any order."""
 
@@ -647,6 +754,24 @@ class CacheMachine(RuleBasedStateMachine):
             req = self.waiting.pop(seed % len(self.waiting))
             if not self.pool.admit(req):
                 self.waiting.append(req)
+
+    @rule(seed=SEEDS, in_full=st.booleans())
+    def admit_a_batch(self, seed: int, in_full: bool) -> None:
+        chance = random.Random(seed)
+        prompts = [random_prompt(chance) for _ in range(2)]
+        if chance.random() < 0.5:
+            prompts[1] = [*prompts[0], 5]
+        if len(self.pool.running) < 3 and self.pool.has_room(sum(map(len, prompts)) + 2 * self.pool.page):
+            reqs = [
+                self.pool.request(prompt, chance.choice(AGENTS), chance.choice(SESSIONS))
+                for prompt in prompts
+            ]
+            batch(self.pool, *reqs)
+            for req in reqs:
+                if in_full:
+                    self.pool.finish(req)
+                else:
+                    self.pool.prefill(req, len(req.tokens))
 
     @rule(seed=SEEDS)
     def look_for_a_prefix(self, seed: int) -> None:
@@ -719,6 +844,7 @@ class CacheMachine(RuleBasedStateMachine):
     def nothing_is_lost_or_counted_twice(self) -> None:
         if hasattr(self, "pool"):
             self.pool.check()
+            assert strangers(self.pool) == []
 
     def teardown(self) -> None:
         """When all requests have ended nothing is held by anyone but the tree, and all of that can go."""

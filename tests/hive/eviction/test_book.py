@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from hive.eviction import book as book_module
 from hive.eviction.base import EvictionPolicy, Weigh
 from hive.eviction.book import ResidencyBook, Use
-from hive.eviction.node import NodeRecord
+from hive.eviction.node import NodeRecord, Session
 
 
 class Listener(EvictionPolicy):
@@ -185,6 +186,47 @@ def test_kv_that_comes_back_is_its_producers_again() -> None:
     assert book.summary()["a"] == {"resident_tokens": 8, "stored_tokens": 16, "evicted_tokens": 8}
 
 
+def test_kv_that_is_loaded_back_is_as_it_was() -> None:
+    book = ResidencyBook(None)
+    node = book.stored(book.use("a", "run-1"), 8)
+    book.evicted(node, 8)
+    book.admit(book.use("b", "run-2"), [])
+    book.returned(node, 8)
+    assert (node.agent, node.used, node.shared) == ("a", 0, False)
+    book.end_session("run-1")
+    assert node.dead, "whoever it was loaded for has not been admitted yet"
+
+
+def test_kv_that_is_computed_again_is_used_by_who_computes_it_but_not_hit() -> None:
+    listener = Listener()
+    book = ResidencyBook(listener)
+    node = book.stored(book.use("a", "run-1"), 8)
+    book.evicted(node, 8)
+    book.end_session("run-1")
+    again = book.use("b", "run-2")
+    book.admit(again, [])
+    book.returned(node, 8, again)
+    assert (node.producer, node.agent, node.used, node.hits, node.ends) == ("a", "b", 1, 0, 0)
+    assert not node.dead
+    assert node.shared
+    assert book.shares() == {"b": 1.0}
+    assert [what for what, *_ in listener.heard] == ["evicted"]
+
+
+def test_whoever_goes_on_from_a_node_is_one_of_its_sessions_and_has_not_hit_it() -> None:
+    listener = Listener()
+    book = ResidencyBook(listener)
+    node = book.stored(book.use("a", "run-1"), 8)
+    book.joined(node, book.use("b", "run-1"))
+    assert node.session is not None
+    assert not node.shared
+    book.joined(node, book.use("b", "run-2"))
+    assert node.session is None
+    assert node.shared
+    assert (node.agent, node.used, node.hits, node.ends) == ("a", 0, 0, 0)
+    assert listener.heard == []
+
+
 def test_shares_are_of_what_is_resident() -> None:
     book = ResidencyBook(None)
     assert book.shares() == {}
@@ -224,14 +266,31 @@ TOKENS = st.integers(1, 50)
 SEEDS = st.integers(0, 2**16)
 
 
+@dataclass
+class Known:
+    """A node, and what happened to it."""
+
+    record: NodeRecord
+    tokens: int
+    agent: str
+    sessions: set[Session | None]
+    hits: int = 0
+
+    def split(self) -> Known:
+        """Take one half away."""
+        half = self.tokens // 2
+        self.tokens -= half
+        return Known(self.record.split(), half, self.agent, set(self.sessions), self.hits)
+
+
 class BookMachine(RuleBasedStateMachine):
     """Nodes come, are used, split, leave the device and come back, beside a record of who used which."""
 
     def __init__(self) -> None:
         super().__init__()
         self.book = ResidencyBook(None)
-        self.nodes: list[list[tuple[NodeRecord, int, list[Use]]]] = [[], []]
-        """On the device, and away: (record, tokens, who used it)"""
+        self.nodes: list[list[Known]] = [[], []]
+        """On the device, and away."""
 
     def a_use(self, agent: str, session: str | None) -> Use:
         return self.book.use(agent, session)
@@ -239,39 +298,58 @@ class BookMachine(RuleBasedStateMachine):
     @rule(agent=AGENTS, session=SESSIONS, tokens=TOKENS)
     def store(self, agent: str, session: str | None, tokens: int) -> None:
         use = self.a_use(agent, session)
-        self.nodes[0].append((self.book.stored(use, tokens), tokens, [use]))
+        self.nodes[0].append(Known(self.book.stored(use, tokens), tokens, agent, {use.session}))
 
     @rule(agent=AGENTS, session=SESSIONS, picks=st.sets(SEEDS, max_size=4))
     def admit(self, agent: str, session: str | None, picks: set[int]) -> None:
         known = self.nodes[0] + self.nodes[1]
         path = [known[at] for at in sorted({pick % len(known) for pick in picks})] if known else []
         use = self.a_use(agent, session)
-        producers = self.book.admit(use, [(node, tokens) for node, tokens, _ in path])
-        assert sum(producers.values()) == sum(tokens for _, tokens, _ in path)
-        for _, _, uses in path:
-            uses.append(use)
+        producers = self.book.admit(use, [(node.record, node.tokens) for node in path])
+        assert sum(producers.values()) == sum(node.tokens for node in path)
+        for node in path:
+            node.agent = agent
+            node.sessions.add(use.session)
+            node.hits += 1
+
+    @rule(agent=AGENTS, session=SESSIONS, pick=SEEDS)
+    def join(self, agent: str, session: str | None, pick: int) -> None:
+        if self.nodes[0]:
+            node = self.nodes[0][pick % len(self.nodes[0])]
+            use = self.a_use(agent, session)
+            self.book.joined(node.record, use)
+            node.sessions.add(use.session)
 
     @rule(pick=SEEDS)
     def split(self, pick: int) -> None:
         if self.nodes[0]:
-            node, tokens, uses = self.nodes[0].pop(pick % len(self.nodes[0]))
-            self.nodes[0].append((node, tokens - tokens // 2, uses))
-            if tokens // 2:
-                self.nodes[0].append((node.split(), tokens // 2, list(uses)))
+            node = self.nodes[0][pick % len(self.nodes[0])]
+            if node.tokens > 1:
+                self.nodes[0].append(node.split())
 
     @rule(pick=SEEDS)
     def evict(self, pick: int) -> None:
         if self.nodes[0]:
-            entry = self.nodes[0].pop(pick % len(self.nodes[0]))
-            self.book.evicted(entry[0], entry[1])
-            self.nodes[1].append(entry)
+            node = self.nodes[0].pop(pick % len(self.nodes[0]))
+            self.book.evicted(node.record, node.tokens)
+            self.nodes[1].append(node)
 
     @rule(pick=SEEDS)
-    def come_back(self, pick: int) -> None:
+    def load_back(self, pick: int) -> None:
         if self.nodes[1]:
-            entry = self.nodes[1].pop(pick % len(self.nodes[1]))
-            self.book.returned(entry[0], entry[1])
-            self.nodes[0].append(entry)
+            node = self.nodes[1].pop(pick % len(self.nodes[1]))
+            self.book.returned(node.record, node.tokens)
+            self.nodes[0].append(node)
+
+    @rule(agent=AGENTS, session=SESSIONS, pick=SEEDS)
+    def compute_again(self, agent: str, session: str | None, pick: int) -> None:
+        if self.nodes[1]:
+            node = self.nodes[1].pop(pick % len(self.nodes[1]))
+            use = self.a_use(agent, session)
+            self.book.returned(node.record, node.tokens, use)
+            node.agent = agent
+            node.sessions.add(use.session)
+            self.nodes[0].append(node)
 
     @rule(session=st.sampled_from(["s", "t", "u"]))
     def end(self, session: str) -> None:
@@ -286,10 +364,10 @@ class BookMachine(RuleBasedStateMachine):
     def residency_is_what_the_nodes_hold(self) -> None:
         computed: Counter[str] = Counter()
         held: Counter[str] = Counter()
-        for node, tokens, uses in self.nodes[0]:
-            computed[node.producer] += tokens
-            held[uses[-1].agent] += tokens
-            assert node.on_device
+        for node in self.nodes[0]:
+            computed[node.record.producer] += node.tokens
+            held[node.agent] += node.tokens
+            assert node.record.on_device
         assert dict(self.book.resident) == dict(computed)
         assert dict(self.book.held) == dict(held)
         for agent, counts in self.book.summary().items():
@@ -299,13 +377,12 @@ class BookMachine(RuleBasedStateMachine):
 
     @invariant()
     def nodes_know_who_used_them(self) -> None:
-        for node, _, uses in self.nodes[0] + self.nodes[1]:
-            assert node.agent == uses[-1].agent
-            assert node.hits == len(uses) - 1
-            sessions = {id(use.session) for use in uses}
-            alone = uses[0].session if len(sessions) == 1 else None
-            assert node.session is alone
-            assert node.dead == (alone is not None and alone.ended)
+        for node in self.nodes[0] + self.nodes[1]:
+            assert node.record.agent == node.agent
+            assert node.record.hits == node.hits
+            alone = next(iter(node.sessions)) if len(node.sessions) == 1 else None
+            assert node.record.session is alone
+            assert node.record.dead == (alone is not None and alone.ended)
 
 
 TestBookMachine = BookMachine.TestCase
