@@ -237,10 +237,9 @@ class AgentAware:
     def _update_leaf_status(self, node: TreeNode) -> None:
         # Upstream calls this for every node that is new, or is on the device again.
         if node.value is not None and node is not self.root_node:  # type: ignore[attr-defined]
-            record: NodeRecord | None = getattr(node, "hive", None)
-            if record is None:
+            if node.host_value is None and getattr(node, "hive", None) is None:
                 node.hive = self.book.stored(self._storing or self._nobody, len(node.key))
-            elif not record.on_device:
+            elif not (record := self.record_of(node)).on_device:
                 self.book.returned(record, len(node.key), self._storing)
         super()._update_leaf_status(node)  # type: ignore[misc]
 

@@ -425,21 +425,42 @@ def test_a_flush_empties_both_tiers() -> None:
     assert resident(pool) == {"b": 60}
 
 
-def test_what_storage_brings_to_the_host_is_nobodys_until_it_is_used() -> None:
-    pool = TieredPool(256, "density", host=512, write="write_through")
-    tokens = text(0, 40)
+def brought(pool: TieredPool, tokens: list[int]) -> None:
+    """Storage brings KV to the host."""
     req = pool.request(tokens)
-    slots = pool.host_pool.alloc(40)
+    slots = pool.host_pool.alloc(len(tokens))
     for layer in range(LAYERS):
         pool.host_pool.k_buffer[layer][slots, 0, 0] = torch.tensor(hashes(tokens), dtype=torch.int64)
         pool.host_pool.v_buffer[layer][slots, 0, 0] = torch.tensor(hashes(tokens), dtype=torch.int64) + layer
     key = upstream.RadixKey(req.origin_input_ids)
-    assert pool.cache._insert_helper_host(pool.cache.root_node, key, slots, ["hash"] * 40) == 0
+    assert pool.cache._insert_helper_host(pool.cache.root_node, key, slots, ["hash"] * len(tokens)) == 0
     pool.check()
-    assert pool.on_host(tokens) == 40
+    assert pool.on_host(tokens) == len(tokens)
+
+
+def test_what_storage_brings_to_the_host_is_nobodys_until_it_is_used() -> None:
+    pool = TieredPool(256, "density", host=512, write="write_through")
+    pool.run(text(3, 20), "stranger", "run-0")
+    tokens = text(0, 40)
+    brought(pool, tokens)
     assert pool.run([*tokens, 5], "a", "run-1").matched == 40
     pool.check()
-    assert resident(pool) == {OTHER: 40, "a": 1}
+    assert resident(pool) == {"stranger": 20, OTHER: 40, "a": 1}
+    assert pool.cache.book.held == {"stranger": 20, "a": 41}
+    assert pool.agents.window.edges() == [{"agent": "a", "producer": OTHER, "tokens": 40, "events": 1}]
+    (node,) = [node.hive for node in subtree(pool.cache.root_node)[1:] if node.hive.producer == OTHER]
+    assert (node.agent, node.session, node.shared) == ("a", None, False), "who else uses it nobody knows"
+
+
+def test_what_storage_brought_in_vain_is_used_by_who_computes_it() -> None:
+    pool = TieredPool(256, "density", host=512, write="write_through")
+    pool.run(text(3, 20), "stranger", "run-0")
+    tokens = text(0, 8)  # less than SGLang loads back
+    brought(pool, tokens)
+    assert pool.run([*tokens, 5], "a", "run-1").matched == 0
+    pool.check()
+    assert resident(pool) == {"stranger": 20, OTHER: 8, "a": 1}
+    assert pool.cache.book.held == {"stranger": 20, "a": 9}
 
 
 @pytest.mark.parametrize(
