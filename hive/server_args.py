@@ -120,7 +120,8 @@ class HiveServerArgs:
     max_agents: int = _flag(
         1024,
         "Agents that are told apart at a time (default: 1024). One more takes the place of an unregistered one that is "
-        "over (idle for a whole window, without KV on the device), or is counted as 'other', as is who lost its place.",
+        "over, idle for a whole window and without KV on the device, whose counts go to 'other'; where none is, it is "
+        "itself counted as 'other'.",
         type=int,
         metavar="N",
     )
