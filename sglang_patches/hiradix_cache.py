@@ -19,14 +19,17 @@ class HiveHiRadixCache(AgentAware, HiRadixCache):  # type: ignore[misc]
         if self.policy is None:
             super().evict_host(num_tokens)
             return
+        # Upstream asks for the tokens of one node, for each node that is written to a full host.
         with self.weighed(self.evictable_host_leaves):
-            super().evict_host(num_tokens)
+            super().evict_host(self._batch(num_tokens, self.token_to_kv_pool_host.size))
 
     def _evict_write_back(self, num_tokens: int) -> int:
         if self.policy is None:
             return int(super()._evict_write_back(num_tokens))
         with self.weighed(self.evictable_leaves):
-            return int(super()._evict_write_back(num_tokens))
+            return int(
+                super()._evict_write_back(self._batch(num_tokens, self.token_to_kv_pool_allocator.size))
+            )
 
     def _free(self, leaf: TreeNode) -> int:
         freed = self._evict_backuped(leaf) if leaf.backuped else self._evict_regular(leaf)

@@ -289,9 +289,7 @@ class AgentAware:
         assert self.policy is not None
         if wanted <= 0:
             return 0
-        if self.policy.trims:
-            # Choosing costs the same for one token as for many.
-            wanted = max(wanted, self.token_to_kv_pool_allocator.size // BATCH_SHARE)  # type: ignore[attr-defined]
+        wanted = self._batch(wanted, self.token_to_kv_pool_allocator.size)  # type: ignore[attr-defined]
         page = self.page_size  # type: ignore[attr-defined]
         evicted = 0
         with closing(leaves.victims(self.book.clock, self.book.shares())) as victims:
@@ -303,6 +301,14 @@ class AgentAware:
                 if evicted >= wanted:
                     break
         return evicted
+
+    def _batch(self, wanted: int, size: int) -> int:
+        """How many tokens to evict from a pool of a size where so many are needed: whoever asks has use for more."""
+        assert self.policy is not None
+        if wanted <= 0 or not self.policy.trims:
+            return wanted
+        # Choosing costs the same for one token as for many.
+        return max(wanted, size // BATCH_SHARE)
 
     def _free(self, leaf: TreeNode) -> int:
         """Give a leaf's slots back, and drop it from the device; the number of its tokens."""

@@ -382,6 +382,30 @@ def test_shares_are_collected_once_for_each_eviction_of_sglangs(
     pool.check()
 
 
+@pytest.mark.parametrize(("policy", "least"), [("lru", 7), ("paper", 7), ("density", 14)])
+def test_the_host_makes_room_by_a_hundredth_at_a_time(policy: str, least: int) -> None:
+    # Choosing costs as much for one leaf as for many, and a full host is asked for room at every node it takes.
+    pool = TieredPool(600, policy, host=1400, write="write_through")
+    for name in range(60):
+        pool.run(text(name, 7), "a")
+    pool.evict(10_000)
+    for asked, freed in ((1, least), (7, least), (8, 14), (15, 21), (0, 0), (-1, 0)):
+        before = pool.host_pool.available_size()
+        pool.cache.evict_host(asked)
+        assert pool.host_pool.available_size() - before == freed
+        pool.check()
+
+
+@pytest.mark.parametrize(("policy", "least"), [("lru", 7), ("paper", 7), ("density", 14)])
+def test_writing_back_is_done_for_a_hundredth_of_the_device_at_a_time(policy: str, least: int) -> None:
+    pool = TieredPool(1400, policy, host=1400, write="write_back")
+    for name in range(60):
+        pool.run(text(name, 7), "a")
+    for asked, freed in ((1, least), (7, least), (8, 14), (15, 21), (0, 0), (-1, 0)):
+        assert pool.evict(asked) == freed
+        pool.check()
+
+
 def test_writing_back_to_a_host_that_is_too_small_drops_kv_and_books_it() -> None:
     pool = TieredPool(256, "density", host=20, write="write_back")
     for name in range(3):
