@@ -5,7 +5,8 @@ program, held to the same edits; ``random`` is each of the searches again, with 
 at most eight minutes on two cores.
 
 ``--keep-going`` compares nothing: it runs long sessions instead, ``--sessions`` at once, each ``--rounds`` patches long
-over bugs of one design, which ``--trace`` records for benchmarks of the server's caches.
+over bugs of one design, which ``--trace`` records for benchmarks of the server's caches (``recording`` has the
+commands).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 
 from rich.console import Console
@@ -44,8 +46,12 @@ RESERVE_S = 30.0
 QUICK_BUGS, BUGS = 16, 44
 QUICK_LOTS, LOTS = 10, 20
 QUICK_BRANCHING, BRANCHING = 3, 4
+BREADTH = 2
 LOOKUPS = 2
 BUGS_PER_SESSION = 8
+TRACE_SUFFIX = ".json.xz"
+COMPARING = ("quick", "bugs", "methods", "branching", "breadth", "lots")
+"""Options without a meaning for sessions that keep going."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +83,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--url", metavar="URL", help="a running Hive server (default: start one)")
     parser.add_argument("--bugs", type=int, metavar="N", help=f"how many bugs (default: {BUGS})")
-    parser.add_argument("--methods", nargs="+", type=Method, choices=list(Method), metavar="METHOD")
+    # Strings rather than methods: so an error lists what there is.
+    parser.add_argument("--methods", nargs="+", choices=[str(method) for method in Method], metavar="METHOD")
     parser.add_argument(
         "--branching", type=int, metavar="N", help=f"patches tried in one state (default: {BRANCHING})"
     )
-    parser.add_argument("--breadth", type=int, default=2, metavar="N", help="states that tot keeps")
+    parser.add_argument(
+        "--breadth", type=int, metavar="N", help=f"states that tot keeps (default: {BREADTH})"
+    )
     parser.add_argument(
         "--rounds",
         type=int,
@@ -102,8 +111,57 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lots", type=int, metavar="N", help=f"searches by lot per bug (default: {LOTS})")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same bugs and same lots")
     parser.add_argument("--keep-going", action="store_true", help="run long sessions, compare nothing")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="record the model's requests (.json.xz)")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help=f"record the model's requests (*{TRACE_SUFFIX}); with --keep-going also a folder that exists, "
+        f"for a file named after the sessions and their rounds, such as repair-4x21{TRACE_SUFFIX}",
+    )
     return parser
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The options, with the folders made where files will be written; exits with one sentence if some are wrong."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    for name in ("bugs", "branching", "breadth", "rounds", "lookups", "sessions", "lots"):
+        if getattr(options, name) is not None and getattr(options, name) < 1:
+            parser.error(f"--{name} must be at least 1")
+    if options.keep_going and (idle := [f"--{name}" for name in COMPARING if getattr(options, name)]):
+        parser.error(f"--keep-going compares nothing: leave out {', '.join(idle)}")
+    # On two cores a bug beside another one only takes longer.
+    options.sessions = options.sessions or (1 if options.quick else 4)
+    if options.trace is not None:
+        if options.trace.is_dir():
+            if not options.keep_going:
+                parser.error("--trace may be a folder only with --keep-going; name a file")
+            options.trace /= f"repair-{options.sessions}x{options.rounds}{TRACE_SUFFIX}"
+        if not options.trace.name.endswith(TRACE_SUFFIX):
+            parser.error(f"--trace must end in {TRACE_SUFFIX} or be a folder that exists")
+    for name in ("json", "trace"):
+        path: Path | None = getattr(options, name)
+        if path is not None and (problem := _not_writable(path)):
+            parser.error(f"--{name}: {path} cannot be written: {problem}")
+    return options
+
+
+def _not_writable(path: Path) -> str | None:
+    """Make a file's folder if there is none; what is in the way, if the file cannot be written even so.
+
+    After an hour's run it would be too late to learn that.
+    """
+    new = not path.exists()
+    try:
+        with contextlib.suppress(FileExistsError):
+            path.parent.mkdir(parents=True)
+        with path.open("ab"):
+            pass
+    except OSError as error:
+        return error.strerror or str(error)
+    if new:
+        path.unlink()
+    return None
 
 
 async def compare(
@@ -165,7 +223,14 @@ async def keep_going(model: Client, name: str, settings: Settings) -> tuple[list
     began = time.monotonic()
     runs = await asyncio.gather(
         *(
-            session(bugs, model, rounds=rounds, seed=settings.seed + number, lookups=settings.lookups)
+            # Every bug takes at least one patch: a session never runs out of bugs before its rounds are over.
+            session(
+                list(islice(cycle(bugs), rounds)),
+                model,
+                rounds=rounds,
+                seed=settings.seed + number,
+                lookups=settings.lookups,
+            )
             for number, bugs in enumerate(chosen)
         )
     )
@@ -189,21 +254,18 @@ async def _bugs_of(design: Design, seed: int) -> list[Bug]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     began = time.monotonic()
-    parser = _parser()
-    options = parser.parse_args(argv)
-    for name in ("bugs", "branching", "breadth", "rounds", "lookups", "sessions", "lots"):
-        if getattr(options, name) is not None and getattr(options, name) < 1:
-            parser.error(f"--{name} must be at least 1")
+    options = _parse(argv)
     quick: bool = options.quick
     settings = Settings(
         bugs=options.bugs or (QUICK_BUGS if quick else BUGS),
-        methods=options.methods or (QUICK_METHODS if quick else tuple(Method)),
+        methods=[Method(name) for name in options.methods or (QUICK_METHODS if quick else Method)],
         shape=Shape(
-            options.branching or (QUICK_BRANCHING if quick else BRANCHING), options.breadth, options.rounds
+            options.branching or (QUICK_BRANCHING if quick else BRANCHING),
+            options.breadth or BREADTH,
+            options.rounds,
         ),
         lookups=options.lookups,
-        # On two cores a bug beside another one only takes longer.
-        sessions=options.sessions or (1 if quick else 4),
+        sessions=options.sessions,
         lots=options.lots or (QUICK_LOTS if quick else LOTS),
         seed=options.seed,
         deadline=began + 60 * QUICK_MINUTES - RESERVE_S if quick else None,
@@ -213,7 +275,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         require_tools()
         with contextlib.ExitStack() as stack:
-            url = options.url
+            url = options.url and options.url.rstrip("/")
             if url is None:
                 console.print("starting a server")
                 model_folder = ensure_embedded_model()
@@ -243,11 +305,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         bugs=[entry_of(bug) for bug in bugs],
         rows=rows,
     )
-    options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(report.model_dump_json(indent=1) + "\n")
     if recorder is not None:
         trace = recorder.trace()
-        options.trace.parent.mkdir(parents=True, exist_ok=True)
         save_trace(trace, options.trace)
         console.print(
             f"trace: {options.trace.name}, {len(trace.requests)} requests, "

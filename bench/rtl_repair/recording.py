@@ -4,6 +4,15 @@ A file is JSON, compressed by xz: `{"requests": [{"agent", "session", "prompt", 
 an event is `["start", index]`, `["finish", index]` or `["end", session]`. Prompts repeat each other for the most part:
 one is written as `{"of": index, "take": count, "then": [ids]}`, the first tokens of an earlier request (its prompt
 and then its output) and what is new.
+
+To record, start a server, here with the embedded model, and run long sessions against it:
+
+    python -m hive.launch_server --port 31777
+    python -m bench.rtl_repair --url http://127.0.0.1:31777 --keep-going --sessions 4 --rounds 21 \\
+        --json repair-4x21-report.json --trace bench/eviction/traces
+
+Since `--trace` is a folder, that writes `repair-4x21.json.xz` there: 4 sessions at once, each over bugs of a design of
+its own and 21 patches long. `--sessions 2 --rounds 6` makes `repair-2x6.json.xz`.
 """
 
 from __future__ import annotations

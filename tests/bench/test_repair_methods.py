@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from bench.rtl_repair import __main__ as command
+from bench.rtl_repair import prompts
 from bench.rtl_repair.bugs import Bug, suite
-from bench.rtl_repair.designs import design
+from bench.rtl_repair.designs import all_designs, design
 from bench.rtl_repair.edits import apply
 from bench.rtl_repair.methods import Attempt, Method, Shape, attempt, session
 from bench.rtl_repair.random_arm import by_lot, searches_by_lot
@@ -154,12 +156,90 @@ def test_without_tools_the_command_says_how_to_get_them(
         command.main(["--json", str(tmp_path / "report.json"), "--url", "http://127.0.0.1:1"])
 
 
-@pytest.mark.parametrize("wrong", [["--rounds", "0"], ["--methods", "luck"], ["--quick"]])
-def test_wrong_options(wrong: list[str], tmp_path: Path) -> None:
-    given = [] if wrong == ["--quick"] else ["--json", str(tmp_path / "report.json")]
+NUMBERS = ("--bugs", "--branching", "--breadth", "--rounds", "--sessions", "--lookups", "--lots")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        *(([option, number], f"{option} must be at least 1") for option in NUMBERS for number in ("0", "-2")),
+        (["--rounds", "two"], "argument --rounds: invalid int value: 'two'"),
+        (["--methods", "luck"], "invalid choice: 'luck' (choose from 'direct', 'workflow', 'best_of_n', "),
+        (["--keep-going", "--methods", "tot"], "--keep-going compares nothing: leave out --methods"),
+        (
+            ["--keep-going", "--quick", "--lots", "2"],
+            "--keep-going compares nothing: leave out --quick, --lots",
+        ),
+        (["--json", "FOLDER"], "here cannot be written: Is a directory"),
+        (["--json", "FILE/report.json"], "report.json cannot be written: Not a directory"),
+        (["--json", "FILE/deep/report.json"], "report.json cannot be written: Not a directory"),
+        (["--trace", "FOLDER"], "--trace may be a folder only with --keep-going"),
+        (["--keep-going", "--trace", "run.json"], "--trace must end in .json.xz"),
+        (["--trace", "FILE/run.json.xz"], "run.json.xz cannot be written: Not a directory"),
+    ],
+)
+def test_wrong_options_are_told_before_anything_is_started(
+    wrong: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(command, "require_tools", lambda: pytest.fail("began"))
+    (tmp_path / "here").mkdir()
+    (tmp_path / "file").touch()
+    places = {"FOLDER": str(tmp_path / "here"), "FILE": str(tmp_path / "file")}
+    given = [re.sub("FOLDER|FILE", lambda match: places[match[0]], text) for text in wrong]
     with pytest.raises(SystemExit) as exit_:
-        command.main([*given, *wrong])
+        command.main(["--json", str(tmp_path / "report.json"), *given])
     assert exit_.value.code == 2
+    usage, _, error = capsys.readouterr().err.rpartition("python -m bench.rtl_repair: error: ")
+    assert usage.startswith("usage: ")
+    assert sentence in error
+    assert error.count("\n") == 1
+
+
+def test_a_report_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["--quick"])
+    assert "the following arguments are required: --json" in capsys.readouterr().err
+
+
+def test_missing_folders_are_made_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report, trace = tmp_path / "some" / "report.json", tmp_path / "other" / "run.json.xz"
+
+    def tools() -> None:
+        assert report.parent.is_dir()
+        assert trace.parent.is_dir()
+        # An empty file would be taken for a trace.
+        assert not [*report.parent.iterdir(), *trace.parent.iterdir()]
+        raise ToolsMissing(["vvp"])
+
+    monkeypatch.setattr(command, "require_tools", tools)
+    with pytest.raises(SystemExit, match="bench: not found on PATH: vvp"):
+        command.main(["--json", str(report), "--trace", str(trace)])
+
+
+@needs_tools
+async def test_long_sessions_have_as_many_rounds_as_they_are_said_to() -> None:
+    first = all_designs()[0]
+    bugs = await suite(command.BUGS_PER_SESSION, 0, [first])
+
+    def repairs_at_once(request: Request) -> str:
+        told = "".join(message.content for message in request.messages)
+        read = [bug for bug in bugs if prompts.listing(bug.source) in told]
+        right = {"patch", *(str(bug.line) for bug in read), *(bug.original for bug in read)}
+        choices = request.sampling.choices
+        return next((choice for choice in choices if choice in right), next(iter(choices), "words"))
+
+    # More than a session has bugs: it takes them up once more.
+    rounds = len(bugs) + 3
+    settings = command.Settings(
+        bugs=1, methods=[], shape=Shape(rounds=rounds), lookups=1, sessions=1, lots=1, seed=0, deadline=None
+    )
+    some, (row,) = await command.keep_going(FunctionModel(repairs_at_once), "small", settings)
+    assert some == bugs
+    assert (row.method, row.patches, row.patches_allowed, row.tasks, row.solved) == ("session", *[rounds] * 4)
 
 
 @needs_tools
@@ -180,6 +260,23 @@ def test_the_command_on_the_real_server(server: ServerProcess, tmp_path: Path) -
     # The agents' system prompts are shared: two requests of one agent begin alike.
     patcher = [request for request in requests if request.agent == "Patcher"]
     assert patcher[0].prompt[:200] == patcher[-1].prompt[:200]
+
+
+@needs_tools
+@pytest.mark.server
+def test_a_recording_of_the_real_server_is_named_after_its_shape(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    shape = ["--keep-going", "--sessions", "2", "--rounds", "1"]
+    command.main(
+        ["--url", f"{server.url}/", *shape, "--json", str(tmp_path / "run.json"), "--trace", str(tmp_path)]
+    )
+    (row,) = json.loads((tmp_path / "run.json").read_text())["rows"]
+    requests = load_trace(tmp_path / "repair-2x1.json.xz").requests
+    assert (row["patches"], row["requests"]) == (2, len(requests))
+    # Each patch takes the Patcher a line and its text.
+    patcher = [request.session for request in requests if request.agent == "Patcher"]
+    assert sorted(patcher) == ["s0", "s0", "s1", "s1"]
 
 
 @needs_tools
