@@ -67,7 +67,8 @@ class AgentRegistry:
         """Least recently seen first: by arrivals and registrations, which all ranks see in one order."""
         self._holds: Callable[[str], bool] | None = None
         self._forgotten: Callable[[str], None] | None = None
-        self._warned = False
+        self._exhausted_in: int | None = None
+        """The last round in which nobody was over; None while there was no such round."""
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self.sessions_ended = 0
         self.requests = 0
@@ -161,20 +162,24 @@ class AgentRegistry:
 
     def _free_slot(self) -> None:
         """Forget the agent that was seen least recently among those that are over, if any is."""
+        if self._exhausted_in == self.window.round:
+            # The window moves on with the round; a search passes all agents, and is too dear for each request.
+            return
         over = next((profile for profile in self._agents.values() if self._is_over(profile)), None)
         if over is not None:
             del self._agents[over.name]
             self.profile(OTHER).add(over)
             assert self._forgotten is not None
             self._forgotten(over.name)
-        elif not self._warned:
-            self._warned = True
+            return
+        if self._exhausted_in is None:
             logger.warning(
                 "Hive: all %d slots for agents (--hive-max-agents) are taken by agents that are registered, active or "
                 "hold KV; others are counted together as %r",
                 self.max_agents,
                 OTHER,
             )
+        self._exhausted_in = self.window.round
 
     def _is_over(self, profile: AgentProfile) -> bool:
         """Whether nothing but its counts is left of an agent that nobody announced."""

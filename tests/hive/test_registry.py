@@ -214,6 +214,7 @@ def test_who_runs_something_keeps_its_slot() -> None:
     slots.idle()
     assert slots.registry.arrived("b", None, 1) == OTHER
     slots.registry.left("a", cached_tokens=0, generated=0, replayed=0)
+    slots.idle()
     assert slots.registry.arrived("b", None, 1) == "b"
 
 
@@ -224,6 +225,7 @@ def test_whose_kv_is_resident_keeps_its_slot() -> None:
     slots.idle()
     assert slots.registry.arrived("b", None, 1) == OTHER
     slots.holding.clear()
+    slots.idle()
     assert slots.registry.arrived("b", None, 1) == "b"
 
 
@@ -274,6 +276,22 @@ def test_that_no_slot_is_left_is_said_once(caplog: pytest.LogCaptureFixture) -> 
     (record,) = caplog.records
     assert "all 2 slots" in record.getMessage()
     assert "--hive-max-agents" in record.getMessage()
+
+
+def test_a_search_for_a_slot_that_found_none_is_not_repeated_in_its_round() -> None:
+    asked: list[str] = []
+    registry = AgentRegistry(4, window=WindowSettings(round_requests=8, rounds=1))
+
+    def holds(agent: str) -> bool:
+        asked.append(agent)
+        return True
+
+    registry.reuse_slots(holds, lambda _agent: None)
+    requests_of(registry, *"abcd", *[None] * 20)
+    assert registry.window.round == 2
+    for number in range(16):
+        assert registry.arrived(f"late-{number}", None, 1) == OTHER
+    assert asked == list("abcd" * 3), "in rounds 2, 3 and 4"
 
 
 def test_until_somebody_says_whose_kv_is_resident_no_slot_is_reused() -> None:
