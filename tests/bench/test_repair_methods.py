@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -275,8 +276,8 @@ def test_a_recording_of_the_real_server_is_named_after_its_shape(
     requests = load_trace(tmp_path / "repair-2x1.json.xz").requests
     assert (row["patches"], row["requests"]) == (2, len(requests))
     # Each patch takes the Patcher a line and its text.
-    patcher = [request.session for request in requests if request.agent == "Patcher"]
-    assert sorted(patcher) == ["s0", "s0", "s1", "s1"]
+    patcher = Counter(request.session for request in requests if request.agent == "Patcher")
+    assert patcher == {"s0": 2, "s1": 2}
 
 
 @needs_tools
