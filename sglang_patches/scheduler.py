@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hive.agents.registry import OTHER, AgentRegistry
-from hive.eviction.book import Tokens
+from hive.agents.registry import AgentRegistry
 from hive.logits_cache.cache import LogitsCache
 from hive.logits_cache.distinct import DistinctSample
 from hive.server_args import HiveServerArgs
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
     from sglang.srt.managers.scheduler import Scheduler
 
-    from sglang_patches.radix_cache import AgentAware
 
 CONTROL_PREFIX = "hive:"
 """Marks Hive's messages on the one control channel that carries JSON both ways (``/dumper``)."""
@@ -61,24 +58,14 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
     metrics = SchedulerMetrics() if counting else None
     tree = agent_aware(self.tree_cache)
     agents = tree.agents if tree is not None else AgentRegistry(args.max_agents, window=args.window)
-    agents.reuse_slots(partial(_holds_kv, tree), partial(_fold_residency, tree))
+    if tree is not None:
+        agents.reuse_slots(tree.book.holds, tree.book.forget)
+    else:
+        # SGLang's own cache keeps no books of agents.
+        agents.reuse_slots(lambda agent: False, lambda agent: None)
     self.hive = SchedulerState(agents, tree, cache, metrics, args.share_tenants, [], [], [])
     by_contribution = args.schedule == "contribution"
     self.policy.hive_order = ContributionOrder(agents, args.schedule_max_passes) if by_contribution else None
-
-
-def _holds_kv(tree: AgentAware | None, agent: str) -> bool:
-    """Whether KV on the device was computed by an agent, or used last by it."""
-    return tree is not None and (agent in tree.book.resident or agent in tree.book.held)
-
-
-def _fold_residency(tree: AgentAware | None, agent: str) -> None:
-    """Count what became of a forgotten agent's KV under OTHER."""
-    gone = tree.book.totals.pop(agent, None) if tree is not None else None
-    if tree is not None and gone is not None:
-        others = tree.book.totals.setdefault(OTHER, Tokens())
-        others.stored += gone.stored
-        others.evicted += gone.evicted
 
 
 def around_add_request_to_queue(

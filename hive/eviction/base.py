@@ -34,6 +34,9 @@ class EvictionPolicy(ABC):
     def evicted(self, node: NodeRecord, tokens: int, clock: int) -> None:  # noqa: B027 (learning is optional)
         """``tokens`` of a node are gone."""
 
+    def forget(self, agent: str) -> None:  # noqa: B027 (so is remembering)
+        """An agent is over, and nothing on the device names it any more."""
+
     @abstractmethod
     def class_of(self, node: NodeRecord) -> int:
         """The class a node is in: all that its worth depends on, beside its age."""

@@ -6,6 +6,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from hive.agents.registry import OTHER
 from hive.eviction.base import EvictionPolicy
 from hive.eviction.node import NodeRecord, Session
 
@@ -48,6 +49,7 @@ class ResidencyBook:
     held: Counter[str] = field(default_factory=Counter)
     """Tokens on the device by the agent that used them last: what an agent holds of its share."""
     totals: dict[str, Tokens] = field(default_factory=dict)
+    """Of every agent that stored or used KV and is not forgotten."""
     _sessions: OrderedDict[str, Session] = field(default_factory=OrderedDict)
     _sessions_begun: int = 0
 
@@ -58,6 +60,7 @@ class ResidencyBook:
     def admit(self, use: Use, path: Sequence[tuple[NodeRecord, int]]) -> dict[str, int]:
         """A request found the nodes of ``path``, deepest first, each with its tokens; returns tokens by producer."""
         self.clock += 1
+        self._total(use.agent)
         producers: dict[str, int] = {}
         for node, tokens in path:
             producers[node.producer] = producers.get(node.producer, 0) + tokens
@@ -94,6 +97,12 @@ class ResidencyBook:
         Who computes it anew uses it, but has not hit it; whoever it is loaded back for is yet to be admitted.
         """
         node.on_device = True
+        # Whoever computes or uses KV is in the totals. Who is not was forgotten while this lay on the host; counted
+        # by name it would be an agent that the registry does not know.
+        if node.producer not in self.totals:
+            node.producer = OTHER
+        if node.agent not in self.totals:
+            node.agent = OTHER
         if use is not None:
             node.agent = use.agent
             node.used = self.clock
@@ -117,6 +126,20 @@ class ResidencyBook:
         if session is not None:
             session.ended = True
         return session
+
+    def holds(self, agent: str) -> bool:
+        """Whether KV on the device was computed by an agent, or used last by it."""
+        return agent in self.resident or agent in self.held
+
+    def forget(self, agent: str) -> None:
+        """An agent is over: it has no KV on the device, and what became of that it had counts under OTHER."""
+        gone = self.totals.pop(agent, None)
+        if gone is not None:
+            others = self._total(OTHER)
+            others.stored += gone.stored
+            others.evicted += gone.evicted
+        if self.policy is not None:
+            self.policy.forget(agent)
 
     def flushed(self) -> None:
         """The tree is empty; what was learned stays."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from hive.eviction.agent_numbers import AgentNumbers
 from hive.eviction.base import EvictionPolicy, Score, Weigh
 from hive.eviction.node import NodeRecord
 
@@ -22,10 +23,13 @@ class ContributionPolicy(EvictionPolicy):
 
     def __init__(self, score: Score) -> None:
         self._score = score
-        self._numbers: dict[str, int] = {}
+        self._numbers = AgentNumbers()
 
     def class_of(self, node: NodeRecord) -> int:
-        return self._numbers.setdefault(node.producer, len(self._numbers))
+        return self._numbers.of(node.producer)
+
+    def forget(self, agent: str) -> None:
+        self._numbers.forget(agent)
 
     def weighing(self, clock: int, shares: Mapping[str, float]) -> Weigh:
         scores = self._scores()
@@ -40,5 +44,8 @@ class ContributionPolicy(EvictionPolicy):
         return weigh
 
     def _scores(self) -> NDArray[np.float64]:
-        """By agent's number."""
-        return np.array([self._score(name) for name in self._numbers])
+        """By agent's number; 0 of what has no agent of its own."""
+        scores = np.zeros(len(self._numbers))
+        for name, number in self._numbers:
+            scores[number] = self._score(name)
+        return scores

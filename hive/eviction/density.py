@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hive.agents.registry import OTHER
+from hive.eviction.agent_numbers import AgentNumbers
 from hive.eviction.base import EvictionPolicy, Score, Weigh
 from hive.eviction.node import NodeRecord
 
@@ -68,7 +69,7 @@ class DensityPolicy(EvictionPolicy):
     def __init__(self, score: Score, settings: DensitySettings | None = None) -> None:
         self.settings = settings or DensitySettings()
         self._score = score
-        self._agents: dict[str, int] = {}
+        self._agents = AgentNumbers()
         shape = (8, _KINDS, AGE_BINS)
         self._hits = np.zeros(shape)
         self._evictions = np.zeros(shape)
@@ -102,17 +103,24 @@ class DensityPolicy(EvictionPolicy):
             self._refresh(clock)
             bins = age_bins(clock - used)
             worth: NDArray[np.float64] = self._density.reshape(-1, AGE_BINS)[classes, bins]
-            for agent in hogs:
-                if agent in self._agents:
-                    worth[classes // _KINDS == self._agents[agent]] += OVER_SHARE
+            for number in map(self._agents.find, hogs):
+                if number is not None:
+                    worth[classes // _KINDS == number] += OVER_SHARE
             worth[classes < 0] = DEAD
             return worth
 
         return weigh
 
+    def forget(self, agent: str) -> None:
+        number = self._agents.forget(agent)
+        if number is not None:
+            # Whoever has the number next begins without evidence, and meanwhile counts as everyone does.
+            self._hits[number] = self._evictions[number] = 0.0
+            self._refreshed = None
+
     def _agent(self, name: str) -> int:
-        number = self._agents.setdefault(name, len(self._agents))
-        if number >= len(self._hits):
+        number = self._agents.of(name)
+        while number >= len(self._hits):
             more = ((0, len(self._hits)), (0, 0), (0, 0))
             self._hits, self._evictions = np.pad(self._hits, more), np.pad(self._evictions, more)
             self._density = np.pad(self._density, more)
@@ -147,13 +155,14 @@ class DensityPolicy(EvictionPolicy):
         hits, evictions = self._hits[:known], self._evictions[:known]
         everyone = _densities(hits.sum(axis=0), evictions.sum(axis=0), _LRU, evidence)
         prior = np.repeat(everyone[None], known, axis=0)
-        for name, number in self._agents.items():
+        for name, number in self._agents:
             prior[number] *= 0.5 + self._score(name)
         np.minimum(_densities(hits, evictions, prior, evidence), 1.0, out=self._density[:known])
         # Agents to come, until the next estimate.
         self._density[known:] = np.minimum(everyone, 1.0)
-        if OTHER in self._agents:
-            anonymous = self._density[self._agents[OTHER]]
+        other = self._agents.find(OTHER)
+        if other is not None:
+            anonymous = self._density[other]
             np.minimum.accumulate(anonymous, axis=-1, out=anonymous)
 
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from hive.eviction import book as book_module
 from hive.eviction.base import EvictionPolicy, Weigh
-from hive.eviction.book import ResidencyBook, Use
+from hive.eviction.book import NOT_RESIDENT, ResidencyBook, Use
 from hive.eviction.node import NodeRecord, Session
 
 
@@ -62,6 +62,7 @@ def test_a_use_by_another_agent_leaves_the_tokens_with_their_producer() -> None:
     book.evicted(node, 30)
     assert book.summary() == {
         "writer": {"resident_tokens": 0, "stored_tokens": 30, "evicted_tokens": 30},
+        "reader": NOT_RESIDENT,
     }
     assert book.resident == Counter()
 
