@@ -58,7 +58,7 @@ _FOUR_SLOTS = Rtl(slots=4, sessions=3, rounds=10)
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
-        Scenario("A", "one program whose histories are compacted", (10_000, 12_000), Rtl()),
+        Scenario("A", "one program whose histories are compacted", (10_500, 12_000), Rtl()),
         Scenario("A-light", "the same under light pressure", (16_000,), Rtl()),
         Scenario("P", "one program, append only", (18_000, 22_000), Rtl(compact=None)),
         Scenario("P2", "the same for 7 rounds", (11_000,), Rtl(compact=None, rounds=7)),

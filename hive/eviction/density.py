@@ -57,7 +57,7 @@ class DensitySettings:
     """Admissions between two estimates: fewer while there is little evidence, when each bit of it counts, and more
     with many agents, whose estimates take long."""
     max_share: float = 0.8
-    """Share of the resident KV above which an agent's own goes first."""
+    """Of the resident KV: what an agent used last goes first while it is more than this."""
 
 
 class DensityPolicy(EvictionPolicy):
