@@ -2,7 +2,7 @@
 
 Replays traffic on SGLang's radix cache, without a model: what counts is which prompt tokens are found. Beside each
 policy stands a cache that knows the future. Then replays a recorded run on real servers, one for each policy in turn.
-``--quick`` takes about eleven minutes on two cores, ten of them for the servers.
+``--quick`` takes about fifteen minutes on two cores, fourteen of them for the servers.
 """
 
 from __future__ import annotations
