@@ -71,6 +71,16 @@ def position(prompt: str) -> Numbers:
     return numbers_of(map(Fraction, re.findall(r"[\d/]+", prompt.rpartition("\n")[2])))
 
 
+def propose_role(numbers: Numbers) -> str:
+    """The same for a model that was trained as the proposer (`bench.roles`), which needs no examples."""
+    return f"Step from {show(numbers)}: "
+
+
+def value_role(numbers: Numbers) -> str:
+    """A text whose next word is one of `WORTH`, for a model that was trained as the valuer."""
+    return f"Value of {show(numbers)}: "
+
+
 def value(numbers: Numbers) -> list[tuple[str, str]]:
     """A chat whose next turn is one of the words of `WORTH`, judging whether `numbers` can make 24."""
     return [*_VALUE, ("user", show(numbers))]

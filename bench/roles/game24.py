@@ -1,0 +1,132 @@
+"""Lessons in Game of 24, exactly solved: which step to take, and what a position is worth.
+
+Positions come from puzzles of four numbers: those of the game, less the test set (`puzzles.TEST_SET`, which no lesson
+is ever about), and others of larger numbers, so that there is more to generalise from. What follows them, with three
+and two numbers, is taught as well, whether it leads to 24 or not. A position of three numbers can be reached from
+several puzzles, those of the test set among them: `met` says how many of the test set's are in a set of lessons.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import combinations_with_replacement
+from typing import Final
+
+from bench.game24 import prompts
+from bench.game24.puzzles import LARGEST, TEST_SET, luck, puzzles
+from bench.game24.rules import Numbers, Step, is_solved, legal_steps, numbers_of, successors
+from bench.roles.example import Example
+
+HOPELESS: Final = "impossible"
+LARGEST_TAUGHT: Final = 24
+"""Of the numbers of further puzzles."""
+
+
+@lru_cache(maxsize=1)
+def held_out() -> frozenset[Numbers]:
+    """The puzzles of the test set."""
+    return frozenset(puzzle.numbers for puzzle in puzzles(TEST_SET.start, TEST_SET.stop))
+
+
+def good_steps(numbers: Numbers) -> tuple[Step, ...]:
+    """The steps behind which 24 can still be reached, in the order of `legal_steps`."""
+    return tuple(
+        step
+        for step, following in zip(legal_steps(numbers), successors(numbers), strict=True)
+        if _reaches_24(following)
+    )
+
+
+def verdict(numbers: Numbers) -> str:
+    """What the valuer should say: `sure` where several steps are good, `likely` where one of many is, or hopeless."""
+    good = len(good_steps(numbers))
+    if len(numbers) == 2 and good:
+        return "sure"
+    return (HOPELESS, "likely", "sure")[min(2, good)]
+
+
+def taught_puzzles(further: int, rng: random.Random) -> list[Numbers]:
+    """All puzzles that can be solved but those of the test set, and `further` ones with numbers beyond 13.
+
+    Raises:
+        ValueError: when there are not so many.
+    """
+    test = held_out()
+    game = combinations_with_replacement(range(1, LARGEST + 1), 4)
+    taught = [
+        numbers for values in game if (numbers := numbers_of(values)) not in test and _reaches_24(numbers)
+    ]
+    larger = [
+        values
+        for values in combinations_with_replacement(range(1, LARGEST_TAUGHT + 1), 4)
+        if values[-1] > LARGEST
+    ]
+    rng.shuffle(larger)
+    found = 0
+    for values in larger:
+        if found == further:
+            break
+        if _reaches_24(numbers := numbers_of(values)):
+            taught.append(numbers)
+            found += 1
+    if found < further:
+        raise ValueError(f"there are {found} further puzzles, not {further}")
+    return taught
+
+
+def positions_of(taught: Iterable[Numbers]) -> Iterator[Numbers]:
+    """The puzzles and what can follow them, with two numbers or more, each once."""
+    seen: set[Numbers] = set()
+    waiting = list(taught)
+    while waiting:
+        position = waiting.pop()
+        if position in seen or len(position) < 2:
+            continue
+        seen.add(position)
+        yield position
+        waiting += successors(position)
+
+
+def proposals(positions: Iterable[Numbers]) -> list[Example]:
+    """A lesson for the proposer on each position from which 24 can be reached."""
+    return [
+        Example(prompts.propose_role(position), tuple(f"{step} =" for step in steps))
+        for position in positions
+        if (steps := good_steps(position))
+    ]
+
+
+def judgements(positions: Iterable[Numbers], rng: random.Random) -> list[Example]:
+    """Lessons for the valuer on positions that it can be asked about: those after a step.
+
+    Every one from which 24 can be reached, and as many hopeless ones with as many numbers, drawn at random: of all
+    positions nearly 98 of 100 are hopeless, and who always says so would be right too often to learn anything.
+    """
+    lessons: list[Example] = []
+    hopeless: dict[int, list[Example]] = {2: [], 3: []}
+    wanted = dict.fromkeys(hopeless, 0)
+    for position in positions:
+        if len(position) in hopeless:
+            says = verdict(position)
+            lesson = Example(prompts.value_role(position), (says,))
+            if says == HOPELESS:
+                hopeless[len(position)].append(lesson)
+            else:
+                lessons.append(lesson)
+                wanted[len(position)] += 1
+    for numbers, found in hopeless.items():
+        lessons += rng.sample(found, min(wanted[numbers], len(found)))
+    return lessons
+
+
+def met(positions: Sequence[Numbers]) -> float:
+    """The share of the positions after one step in the test set that are among these."""
+    taught = set(positions)
+    after = {following for numbers in held_out() for following in successors(numbers)}
+    return len(after & taught) / len(after)
+
+
+def _reaches_24(numbers: Numbers) -> bool:
+    return is_solved(numbers) if len(numbers) == 1 else bool(luck(numbers))

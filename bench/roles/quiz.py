@@ -1,0 +1,71 @@
+"""What a model knows: its chances of the right answers among those that a grammar would admit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import BaseModel
+
+from bench.roles.lora import answer_entropies, answer_logprobs
+
+
+class Question(NamedTuple):
+    """A prompt with its possible answers."""
+
+    prompt: str
+    options: tuple[str, ...]
+    right: frozenset[str]
+    """Those of the options that are right; at least one."""
+
+
+class Grade(BaseModel):
+    """Means over some questions."""
+
+    questions: int
+    chance: float
+    """Of a right answer, when all options are equally likely."""
+    right: float
+    """Of a right answer, when options are drawn as the model weighs them."""
+    first: float
+    """Share of questions whose likeliest option is right."""
+    entropy_nats: float
+    """Of the options, as the model weighs them."""
+    token_entropy_nats: float
+    """Of the whole vocabulary, at each token of a right answer."""
+
+
+def grade(model: Any, tokenizer: Any, questions: Sequence[Question], batch: int = 256) -> Grade:
+    """Ask them all, with exact probabilities. Options are compared by the probability of their whole text."""
+    device = model.device
+    right, first, chance, entropy, token_entropy = [], [], [], [], []
+
+    def tokens(text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    with torch.inference_mode():
+        for question in questions:
+            prompt = tokens(question.prompt)
+            pairs = [(prompt, tokens(option)) for option in question.options]
+            logprobs = torch.cat(
+                [answer_logprobs(model, pairs[at : at + batch], device) for at in range(0, len(pairs), batch)]
+            )
+            weights = logprobs.log_softmax(0).exp().cpu()
+            is_right = torch.tensor([option in question.right for option in question.options])
+            right.append(weights[is_right].sum().item())
+            first.append(bool(is_right[weights.argmax()]))
+            chance.append(len(question.right) / len(question.options))
+            entropy.append(torch.special.entr(weights).sum().item())
+            sample = [pair for pair, good in zip(pairs, is_right.tolist(), strict=True) if good][:1]
+            token_entropy.append(answer_entropies(model, sample, device).mean().item())
+    return Grade(
+        questions=len(questions),
+        chance=fmean(chance),
+        right=fmean(right),
+        first=fmean(first),
+        entropy_nats=fmean(entropy),
+        token_entropy_nats=fmean(token_entropy),
+    )
