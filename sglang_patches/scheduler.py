@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
     from sglang.srt.managers.scheduler import Scheduler
 
-
 CONTROL_PREFIX = "hive:"
 """Marks Hive's messages on the one control channel that carries JSON both ways (``/dumper``)."""
 

@@ -115,10 +115,12 @@ def rows_and_goals(
     rows: list[Row] = []
     goals: list[Goal] = []
     for rounds, bound in bounds.items():
-        outcomes = {
-            policy: [run.outcome for run in runs if (run.rounds, run.policy) == (rounds, policy)]
-            for policy in dict.fromkeys(run.policy for run in runs)
-        }
+        outcomes: dict[str, list[Outcome]] = {}
+        seconds: dict[str, list[float]] = {}
+        for run in runs:
+            if run.rounds == rounds:
+                outcomes.setdefault(run.policy, []).append(run.outcome)
+                seconds.setdefault(run.policy, []).append(run.seconds)
         prefill = {
             policy: _median(each.prefill_tokens for each in repeats) for policy, repeats in outcomes.items()
         }
@@ -146,9 +148,7 @@ def rows_and_goals(
                     seeds=len(repeats),
                     swept=False,
                     rounds=rounds,
-                    wall_s=_median(
-                        run.seconds for run in runs if (run.rounds, run.policy) == (rounds, policy)
-                    ),
+                    wall_s=_median(seconds[policy]),
                 )
             )
         if {BASELINE, POLICY} <= set(outcomes):

@@ -43,14 +43,17 @@ class Encoded:
     answers: list[list[int]]
 
 
+def tokens(tokenizer: Any, text: str) -> list[int]:
+    """The tokens of a prompt or an answer, without special ones."""
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+    return ids
+
+
 def encode(tokenizer: Any, example: Example) -> Encoded:
-    """The tokens of a lesson, without special ones."""
-
-    def tokens(text: str) -> list[int]:
-        ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
-        return ids
-
-    return Encoded(tokens(example.prompt), [tokens(answer) for answer in example.answers])
+    """A lesson in tokens."""
+    return Encoded(
+        tokens(tokenizer, example.prompt), [tokens(tokenizer, answer) for answer in example.answers]
+    )
 
 
 def train(

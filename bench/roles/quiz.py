@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from pydantic import BaseModel
 
-from bench.roles.lora import answer_entropies, answer_logprobs
+from bench.roles.lora import answer_entropies, answer_logprobs, tokens
 
 
 class Question(NamedTuple):
@@ -37,30 +37,23 @@ class Grade(BaseModel):
     """Of the whole vocabulary, at each token of a right answer."""
 
 
-def grade(model: Any, tokenizer: Any, questions: Sequence[Question], batch: int = 256) -> Grade:
+def grade(model: Any, tokenizer: Any, questions: Sequence[Question]) -> Grade:
     """Ask them all, with exact probabilities. Options are compared by the probability of their whole text."""
     device = model.device
     right, first, chance, entropy, token_entropy = [], [], [], [], []
 
-    def tokens(text: str) -> list[int]:
-        ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
-        return ids
-
     with torch.inference_mode():
         for question in questions:
-            prompt = tokens(question.prompt)
-            pairs = [(prompt, tokens(option)) for option in question.options]
-            logprobs = torch.cat(
-                [answer_logprobs(model, pairs[at : at + batch], device) for at in range(0, len(pairs), batch)]
-            )
-            weights = logprobs.log_softmax(0).exp().cpu()
+            prompt = tokens(tokenizer, question.prompt)
+            pairs = [(prompt, tokens(tokenizer, option)) for option in question.options]
+            weights = answer_logprobs(model, pairs, device).softmax(0).cpu()
             is_right = torch.tensor([option in question.right for option in question.options])
             right.append(weights[is_right].sum().item())
             first.append(bool(is_right[weights.argmax()]))
             chance.append(len(question.right) / len(question.options))
             entropy.append(torch.special.entr(weights).sum().item())
-            sample = [pair for pair, good in zip(pairs, is_right.tolist(), strict=True) if good][:1]
-            token_entropy.append(answer_entropies(model, sample, device).mean().item())
+            a_right_one = pairs[int(is_right.nonzero()[0])]
+            token_entropy.append(answer_entropies(model, [a_right_one], device).mean().item())
     return Grade(
         questions=len(questions),
         chance=fmean(chance),
