@@ -16,6 +16,7 @@ from hive_frontend.client import CallTimeout, Completion, Request, Sampling, sam
 from hive_frontend.client.prompts import Prompt, PromptCache
 from hive_frontend.client.streamed import StreamedText
 from hive_frontend.dialogue import Message
+from hive_frontend.identity import check_label
 from hive_frontend.testing import RealCallForbidden, forbid_real_calls
 
 from hive.logits_cache.sampling import derive_seed
@@ -238,6 +239,28 @@ async def test_raw_completions_with_a_hive_server() -> None:
     assert parameters["custom_params"]["hive"]["replay"] == "off"
     assert 0 <= parameters["sampling_seed"] < 2**63
     assert "temperature" not in parameters
+
+
+async def test_distinct_samples_are_distinct_within_a_session() -> None:
+    tenants = []
+    async with Server({**HIVE, **SGLANG}) as server:
+        for tenant, session in (
+            (None, "s-1"),
+            (None, "s-1"),
+            (None, "s-2"),
+            ("lab", "s-1"),
+            ("l" * 128, "s-1"),
+        ):
+            client = HttpClient(server.url, replay="distinct", tenant=tenant)
+            await client.complete(ask("q")._replace(session=session))
+            await client.aclose()
+            tag = server.asked("/generate")[-1].body["sampling_params"]["custom_params"]["hive"]
+            assert tag["replay"] == "distinct"
+            assert check_label("tenant", tag["tenant"])
+            tenants.append(tag["tenant"])
+    # The server remembers what distinct samples took by tenant, not by session.
+    assert tenants[0] == tenants[1]
+    assert len(set(tenants)) == 4
 
 
 async def test_json_schema_over_chat() -> None:
@@ -638,7 +661,7 @@ async def test_one_client_for_several_loops() -> None:
     [
         ({"url": "localhost:30000"}, "the URL of a server looks like"),
         ({"url": "ftp://host"}, "the URL of a server looks like"),
-        ({"url": "http://host", "replay": "always"}, 'replay must be "stepwise" or "off"'),
+        ({"url": "http://host", "replay": "always"}, 'replay must be "stepwise", "distinct" or "off"'),
         ({"url": "http://host", "attempts": 0}, "attempts must be an integer of at least 1"),
         ({"url": "http://host", "tenant": "a b"}, "tenant must be 1 to 128 characters"),
     ],

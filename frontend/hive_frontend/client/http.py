@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
 from hive_frontend.client.base import (
@@ -52,7 +53,9 @@ class HttpClient(Client):
     `model` is the name of the model, or of a LoRA adapter, at the server (by default the first model that it
     lists). `timeout_s` bounds one call, its attempts and the pauses between them together. Transport errors and the
     statuses 502, 503 and 504 are tried `attempts` times in all, with back-off; anything else is tried once, and so
-    is a stream of which a piece has come. `replay="off"` asks a Hive server to decode every token anew.
+    is a stream of which a piece has come. `replay="off"` asks a Hive server to decode every token anew;
+    `replay="distinct"` to draw without replacement: within a session no two answers to the same prompt, under the same
+    settings, are made of the same tokens, until all are used up.
 
     `first_ahead` lets the first of several samples of a state that are asked for at once be answered before the
     others are sent, which then replay what they share with it: fewer tokens are computed, and each such step takes
@@ -67,12 +70,12 @@ class HttpClient(Client):
         model: str | None = None,
         timeout_s: float = 600.0,
         attempts: int = 5,
-        replay: Literal["stepwise", "off"] = "stepwise",
+        replay: Literal["stepwise", "distinct", "off"] = "stepwise",
         tenant: str | None = None,
         first_ahead: bool = False,
     ) -> None:
-        if replay not in ("stepwise", "off"):
-            raise ValueError(f'replay must be "stepwise" or "off", not {replay!r}')
+        if replay not in ("stepwise", "distinct", "off"):
+            raise ValueError(f'replay must be "stepwise", "distinct" or "off", not {replay!r}')
         check_limits(timeout_s, attempts)
         self._transport = Transport(url, api_key)
         self._model = model
@@ -320,10 +323,20 @@ class HttpClient(Client):
             "sample": request.sample,
             "replay": self._replay,
         }
-        if self._tenant is not None:
-            tag["tenant"] = self._tenant
+        if (tenant := self._tenant_of(request.session)) is not None:
+            tag["tenant"] = tenant
         # The server derives the seed of each sample from the base seed, and so may prepare the next one.
         return request.seed, {"custom_params": {"hive": tag}}
+
+    def _tenant_of(self, session: str) -> str | None:
+        """Whom the server is to tell apart from others in its Logits Cache."""
+        if self._replay != "distinct":
+            return self._tenant
+        # The server remembers for good what distinct samples of a prompt took: without a tenant for itself, a run
+        # would get what earlier ones left over, and the same run another time other answers. It is a digest because
+        # tenant and session together may be longer than a name.
+        whose = f"{self._tenant or ''} {session}"
+        return f"distinct:{blake2b(whose.encode(), digest_size=16).hexdigest()}"
 
     # What there is to know about the server
 
