@@ -22,6 +22,8 @@ from bench.game24.rules import TARGET, Numbers, legal_steps, numbers_of, show, s
 COUNT: Final = 1362
 LARGEST: Final = 13
 TEST_SET: Final = range(900, 1000)
+TUNING_SET: Final = range(1000, 1050)
+"""Ranks that settings are chosen by, so that nothing is ever chosen by the test set; kept from training, too."""
 
 
 @dataclass(frozen=True, slots=True)

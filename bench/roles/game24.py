@@ -1,9 +1,10 @@
 """Lessons in Game of 24, exactly solved: which step to take, and what a position is worth.
 
-Positions come from puzzles of four numbers: those of the game, less the test set (`puzzles.TEST_SET`, which no lesson
-is ever about), and others of larger numbers, so that there is more to generalise from. What follows them, with three
-and two numbers, is taught as well, whether it leads to 24 or not. A position of three numbers can be reached from
-several puzzles, those of the test set among them: `met` says how many of the test set's are in a set of lessons.
+Positions come from puzzles of four numbers: those of the game, less the test set (`puzzles.TEST_SET`) and the puzzles
+that settings of searches are chosen by (`puzzles.TUNING_SET`), which no lesson is ever about, and others of larger
+numbers, so that there is more to generalise from. What follows them, with three and two numbers, is taught as well,
+whether it leads to 24 or not. A position of three numbers can be reached from several puzzles, those of the test set
+among them: `met` says how many of the test set's are in a set of lessons.
 """
 
 from __future__ import annotations
@@ -15,19 +16,30 @@ from itertools import combinations_with_replacement
 from typing import Final
 
 from bench.game24 import prompts
-from bench.game24.puzzles import LARGEST, TEST_SET, luck, puzzles
+from bench.game24.puzzles import LARGEST, TEST_SET, TUNING_SET, luck, puzzles
 from bench.game24.rules import Numbers, Step, is_solved, legal_steps, numbers_of, successors
 from bench.roles.example import Example
 
 HOPELESS: Final = "impossible"
 LARGEST_TAUGHT: Final = 24
 """Of the numbers of further puzzles."""
+HOPELESS_EACH: Final = 8
+"""Hopeless positions that the valuer is taught for each of the others."""
 
 
 @lru_cache(maxsize=1)
 def held_out() -> frozenset[Numbers]:
     """The puzzles of the test set."""
-    return frozenset(puzzle.numbers for puzzle in puzzles(TEST_SET.start, TEST_SET.stop))
+    return _of_ranks(TEST_SET)
+
+
+@lru_cache(maxsize=1)
+def _never_taught() -> frozenset[Numbers]:
+    return held_out() | _of_ranks(TUNING_SET)
+
+
+def _of_ranks(ranks: range) -> frozenset[Numbers]:
+    return frozenset(puzzle.numbers for puzzle in puzzles(ranks.start, ranks.stop))
 
 
 def good_steps(numbers: Numbers) -> tuple[Step, ...]:
@@ -48,15 +60,17 @@ def verdict(numbers: Numbers) -> str:
 
 
 def taught_puzzles(further: int, rng: random.Random) -> list[Numbers]:
-    """All puzzles that can be solved but those of the test set, and `further` ones with numbers beyond 13.
+    """All puzzles that can be solved but those kept back, and `further` ones with numbers beyond 13.
 
     Raises:
         ValueError: when there are not so many.
     """
-    test = held_out()
+    kept_back = _never_taught()
     game = combinations_with_replacement(range(1, LARGEST + 1), 4)
     taught = [
-        numbers for values in game if (numbers := numbers_of(values)) not in test and _reaches_24(numbers)
+        numbers
+        for values in game
+        if (numbers := numbers_of(values)) not in kept_back and _reaches_24(numbers)
     ]
     larger = [
         values
@@ -101,23 +115,22 @@ def proposals(positions: Iterable[Numbers]) -> list[Example]:
 def judgements(positions: Iterable[Numbers], rng: random.Random) -> list[Example]:
     """Lessons for the valuer on positions that it can be asked about: those after a step.
 
-    Every one from which 24 can be reached, and as many hopeless ones with as many numbers, drawn at random: of all
-    positions nearly 98 of 100 are hopeless, and who always says so would be right too often to learn anything.
+    Half of them are hopeless: of all positions nearly 98 of 100 are, and who always says so would be right too often
+    to learn anything. For each of the others there are `HOPELESS_EACH` hopeless ones with as many numbers, as far as
+    there are so many, drawn at random; the others are repeated for that. With as few hopeless ones as others the
+    valuer learns them all by heart, and what it has not met it takes for anything.
     """
-    lessons: list[Example] = []
+    reachable: dict[int, list[Example]] = {2: [], 3: []}
     hopeless: dict[int, list[Example]] = {2: [], 3: []}
-    wanted = dict.fromkeys(hopeless, 0)
     for position in positions:
-        if len(position) in hopeless:
+        if len(position) in reachable:
             says = verdict(position)
-            lesson = Example(prompts.value_role(position), (says,))
-            if says == HOPELESS:
-                hopeless[len(position)].append(lesson)
-            else:
-                lessons.append(lesson)
-                wanted[len(position)] += 1
-    for numbers, found in hopeless.items():
-        lessons += rng.sample(found, min(wanted[numbers], len(found)))
+            kind = hopeless if says == HOPELESS else reachable
+            kind[len(position)].append(Example(prompts.value_role(position), (says,)))
+    lessons: list[Example] = []
+    for numbers, found in reachable.items():
+        lessons += found * HOPELESS_EACH
+        lessons += rng.sample(hopeless[numbers], min(len(found) * HOPELESS_EACH, len(hopeless[numbers])))
     return lessons
 
 
