@@ -13,7 +13,11 @@ import os
 import sys
 from collections.abc import Sequence
 
+from hive.roles import lora_flags
 from hive.server_args import HiveServerArgs
+
+MODEL_FLAGS = frozenset({"--model-path", "--model", "--config"})
+"""Flags of SGLang that say which model is served; without one of them it is the embedded one."""
 
 
 def cpu_defaults(argv: Sequence[str]) -> list[str]:
@@ -55,6 +59,10 @@ def split_args(argv: Sequence[str]) -> tuple[HiveServerArgs, list[str]]:
             parser.error(
                 "--radix-eviction-policy and --hive-eviction both choose the policy; give one of them"
             )
+    if namespace.hive_roles and (other := given & {*MODEL_FLAGS, "--lora-paths"}):
+        parser.error(
+            f"--hive-roles serves the adapters of the embedded model; leave out {', '.join(sorted(other))}"
+        )
     try:
         return HiveServerArgs.from_cli_args(namespace), rest
     except ValueError as error:
@@ -102,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise SystemExit(f"hive: {error}") from None
 
     given = {word.split("=", 1)[0] for word in rest}
-    if not given & {"--model-path", "--model", "--config"}:
+    if not given & MODEL_FLAGS:
         from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
 
         try:
@@ -111,6 +119,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise SystemExit(f"hive: {error}") from None
         if "--served-model-name" not in given:
             rest += ["--served-model-name", "smollm2-135m-instruct"]
+        if hive_args.roles:
+            try:
+                rest += lora_flags(cpu_platform.needed())
+            except FileNotFoundError as error:
+                raise SystemExit(f"hive: {error}") from None
     if "--sampling-backend" not in given:
         rest += ["--sampling-backend", "hive"]
     if cpu_platform.needed():

@@ -125,6 +125,12 @@ class HiveServerArgs:
         type=int,
         metavar="N",
     )
+    roles: bool = _flag(
+        False,
+        "Serve the role adapters of the embedded model beside it, as LoRA adapters named proposer, valuer and patcher "
+        "(default: off).",
+        action=argparse.BooleanOptionalAction,
+    )
     max_header_bytes: int = _flag(
         16384,
         "Largest accepted size of all headers of one request (default: 16384).",

@@ -34,9 +34,16 @@ def _join(scheduler: Scheduler, running_batch: ScheduleBatch) -> ScheduleBatch:
         return running_batch
     room = scheduler.get_num_allocatable_reqs(len(running_batch.reqs))
     joining: list[Req] = []
+    adapters = {req.lora_id for req in running_batch.reqs if not req.finished()}
     for req in scheduler.waiting_queue:
-        if len(joining) < room and hasattr(req, "hive") and req.hive.may_join and _admit(scheduler, req):
+        if len(joining) == room:
+            break
+        # A batch has places for so many adapters; whoever needs one more waits, as for a prefill.
+        if scheduler.enable_lora and not scheduler._can_schedule_lora_req(req, adapters):
+            continue
+        if hasattr(req, "hive") and req.hive.may_join and _admit(scheduler, req):
             joining.append(req)
+            adapters.add(req.lora_id)
     if not joining:
         return running_batch
     chosen = {id(req) for req in joining}
@@ -70,7 +77,6 @@ def _supported(scheduler: Scheduler) -> bool:
         or scheduler.require_mlp_sync
         or scheduler.enable_hisparse
         or scheduler.server_args.pp_size > 1
-        or scheduler.server_args.enable_lora
         or scheduler.tree_cache.is_chunk_cache()
     )
 
