@@ -2,13 +2,15 @@
 
     python -m examples.game24 --url http://localhost:30000
     python -m examples.game24 --url http://localhost:30000 --search mcts
+    python -m examples.game24 --url http://localhost:30000 --roles
 
 The agent below is the program: it plays one game as if there were only one way to play it. The supervisor in
 its decorator makes a search of it. Two agents appear at the server: the `proposer` writes steps, held to the
 rules by a grammar, and the `valuer` judges positions in words. The program computes, and checks, exactly.
 
 `--search` puts the same program, unchanged, under another supervisor: Tree of Thoughts (`tot`), Monte Carlo tree
-search (`mcts`) or best-of-n (`best-of-n`), with a like number of proposals for each.
+search (`mcts`) or best-of-n (`best-of-n`), with a like number of proposals for each. `--roles` has it played by two
+adapters that were trained for it instead of by the model itself; `python -m bench.game24` compares all of these.
 
 The command prints what the search solved next to what the same search solves with every answer drawn by lot.
 """
@@ -26,6 +28,7 @@ from hive_frontend.supervisors import MCTS, BestOfN
 from rich.console import Console
 
 from bench.game24 import prompts
+from bench.game24.players import PROPOSER, VALUER, Player, at_server
 from bench.game24.puzzles import COUNT, Puzzle
 from bench.game24.puzzles import puzzles as puzzles_of_ranks
 from bench.game24.random_arm import searches_by_lot
@@ -43,7 +46,6 @@ from bench.game24.rules import (
 from bench.game24.summary import Summary, judge, summarise, table
 from hive import (
     Client,
-    HttpClient,
     LiveView,
     ModelError,
     RunResult,
@@ -70,32 +72,36 @@ LOTS: Final = 100
 
 
 @agent(supervisor=TreeOfThoughts(branch_at="propose", branching=BRANCHING, breadth=BREADTH))
-async def game24(numbers: Numbers, votes: int = VOTES) -> list[str]:
-    """Play one game; returns its steps, or fails."""
+async def game24(
+    numbers: Numbers, votes: int = VOTES, player: Player = Player.BASE, temperature: float = 1.0
+) -> list[str]:
+    """Play one game; returns its steps, or fails. `temperature` is that of the proposals."""
     steps: list[str] = []
     while len(numbers) > 1:
         proposal = await gen(
-            prompts.propose(numbers),
+            player.propose(numbers),
             name="propose",
-            agent="proposer",
+            agent=PROPOSER,
             raw=True,
             regex=step_regex(numbers),
             stop="=",
             max_tokens=32,
-            temperature=1.0,
+            temperature=temperature,
         )
         step = legal_step(numbers, proposal)
         steps.append(describe(numbers, step))
         numbers = apply_step(numbers, step)
         if len(numbers) > 1:
+            question = player.judge(numbers)
             worth = 0.0
             # One vote after the other: the first makes the model read the position, the others are drawn
             # from what the server's Logits Cache kept of that.
             for _ in range(votes):
                 word = await gen(
-                    prompts.value(numbers),
+                    question,
                     name="value",
-                    agent="valuer",
+                    agent=VALUER,
+                    raw=isinstance(question, str),
                     choices=list(prompts.WORTH),
                     max_tokens=8,
                     temperature=1.0,
@@ -158,9 +164,11 @@ async def play(
     model: Client,
     puzzles: tuple[Puzzle, ...],
     *,
+    player: Player,
     search: Algorithm,
     supervisor: Supervisor,
     votes: int,
+    distinct: bool,
     seed: int,
     lots: int,
     out: Path,
@@ -181,14 +189,14 @@ async def play(
                 game24,
                 puzzle.numbers,
                 votes,
+                player,
                 model=model,
                 seed=seed + puzzle.rank,
                 supervisor=supervisor,
                 on_event=view.on_event,
             )
-            games.append(
-                judge(puzzle, run, await searches_by_lot(by_lot, seed=seed + puzzle.rank, runs=lots))
-            )
+            drawn = await searches_by_lot(by_lot, seed=seed + puzzle.rank, runs=lots, distinct=distinct)
+            games.append(judge(puzzle, run, [lot.best is not None for lot in drawn]))
             write_tree(run.tree, out / f"tree-{puzzle.rank}.html", title=f"Game of 24: {puzzle}")
             outcome = "; ".join(run.value) if run.value else "not solved"
             console.print(f"{puzzle}: {outcome}", highlight=False, markup=False)
@@ -211,6 +219,12 @@ def main(
         int, typer.Option(min=1, help="Proposals per puzzle, at most (mcts, best-of-n).")
     ] = PROPOSALS,
     votes: Annotated[int, typer.Option(min=0, help="Judgements per position.")] = VOTES,
+    roles: Annotated[
+        bool, typer.Option("--roles", help="Ask the server's adapters `proposer` and `valuer`.")
+    ] = False,
+    distinct: Annotated[
+        bool, typer.Option("--distinct", help="Have no step from a position proposed twice.")
+    ] = False,
     lots: Annotated[int, typer.Option(min=1, help="Searches by lot per puzzle, to compare with.")] = LOTS,
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same search.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for search trees and summary.")] = Path("out/game24"),
@@ -220,9 +234,9 @@ def main(
     """Play Game of 24 by search, next to the same search by lot."""
     if first + puzzles > COUNT:
         raise typer.BadParameter(f"there are {COUNT} puzzles: --first and --puzzles must not sum to more")
+    player = Player.ROLES if roles else Player.BASE
     try:
-        # The proposals of a position are drawn together; behind a first one the others replay what they share.
-        model = HttpClient(url, api_key=api_key, first_ahead=True)
+        model = at_server(url, player, distinct=distinct, api_key=api_key)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from None
     # A server that is gone is told about once, at the end; not again because a session cannot be ended there.
@@ -236,9 +250,11 @@ def main(
             play(
                 model,
                 chosen,
+                player=player,
                 search=search,
                 supervisor=supervisor,
                 votes=votes,
+                distinct=distinct,
                 seed=seed,
                 lots=lots,
                 out=out,

@@ -5,46 +5,59 @@ model would propose, each of `rules.legal_steps` is equally likely, which are ex
 `rules.step_regex` admits; where it would judge, each of the words that it may answer. So the arm makes as many
 proposals as the model does, whatever the algorithm. What it solves is what grammar, exact arithmetic and a budget
 are worth on their own; only what a model solves beyond that is the model's doing.
+
+Not to propose the same step twice is worth something on its own, too. So where the model draws its proposals without
+replacement (`players.at_server`), the arm does likewise.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final, TypeVar
 
-from hive_frontend import Client, Request, RunResult
+from hive_frontend import Client, Request
 from hive_frontend.client import sample_seed
 from hive_frontend.testing import FunctionModel
 
 from bench.game24 import prompts
-from bench.game24.rules import legal_steps
+from bench.game24.rules import Numbers, Step, legal_steps
+
+T = TypeVar("T")
 
 _STRIDE: Final = 1_000_003
 """Between the seeds of searches by lot: more than there are puzzles, so that theirs do not meet."""
 
 
-def by_lot() -> FunctionModel:
-    """A model that draws every answer by lot: the same request, the same answer."""
-    return FunctionModel(_draw)
+def by_lot(*, distinct: bool = False) -> FunctionModel:
+    """A model that draws every answer by lot: the same request, the same answer.
 
+    With `distinct` it is a model for one search, in which it proposes each step from a position once, as long as there
+    are others.
+    """
+    taken: dict[Numbers, set[Step]] = {}
 
-def _draw(request: Request) -> str:
-    rng = random.Random(sample_seed(request.seed, request.sample))
-    if request.sampling.choices:
-        return rng.choice(request.sampling.choices)
-    return str(rng.choice(legal_steps(prompts.position(request.text))))
+    def draw(request: Request) -> str:
+        rng = random.Random(sample_seed(request.seed, request.sample))
+        if request.sampling.choices:
+            return rng.choice(request.sampling.choices)
+        numbers = prompts.position(request.text)
+        steps = legal_steps(numbers)
+        if not distinct:
+            return str(rng.choice(steps))
+        gone = taken.setdefault(numbers, set())
+        step = rng.choice([step for step in steps if step not in gone] or steps)
+        gone.add(step)
+        return str(step)
+
+    return FunctionModel(draw)
 
 
 async def searches_by_lot(
-    search: Callable[[Client, int], Awaitable[RunResult[Any]]], *, seed: int, runs: int
-) -> list[bool]:
-    """Which of `runs` independent searches by lot solve a puzzle; the first has the seed itself.
+    search: Callable[[Client, int], Awaitable[T]], *, seed: int, runs: int, distinct: bool = False
+) -> list[T]:
+    """What `runs` independent searches of a puzzle by lot come to; the first has the seed itself.
 
     `search` plays the puzzle with a model and a seed. The same seed gives the same list.
     """
-    outcomes = []
-    for number in range(runs):
-        result = await search(by_lot(), seed + number * _STRIDE)
-        outcomes.append(result.best is not None)
-    return outcomes
+    return [await search(by_lot(distinct=distinct), seed + number * _STRIDE) for number in range(runs)]

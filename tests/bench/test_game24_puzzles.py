@@ -13,17 +13,18 @@ from hive_frontend import (
     Client,
     Once,
     Request,
-    RunResult,
     Sampling,
     Supervisor,
     TreeOfThoughts,
     arun,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.game24 import prompts
 from bench.game24.puzzles import COUNT, TEST_SET, Puzzle, luck, puzzles, ranked
 from bench.game24.random_arm import by_lot, searches_by_lot
-from bench.game24.rules import legal_steps, numbers_of, parse_step, solvable, step_regex
+from bench.game24.rules import Numbers, legal_steps, numbers_of, parse_step, solvable, step_regex
 from examples.game24 import game24
 
 
@@ -56,11 +57,14 @@ def test_luck_is_the_share_of_uniform_steps() -> None:
     assert luck(numbers_of((1, 1, 1, 1))) == 0
 
 
-def lottery(puzzle: Puzzle, supervisor: Supervisor, *, seed: int, runs: int) -> list[bool]:
-    async def search(model: Client, seed: int) -> RunResult[list[str]]:
-        return await arun(game24, puzzle.numbers, 1, model=model, seed=seed, supervisor=supervisor)
+def lottery(
+    puzzle: Puzzle, supervisor: Supervisor, *, seed: int, runs: int, distinct: bool = False
+) -> list[bool]:
+    async def search(model: Client, seed: int) -> bool:
+        result = await arun(game24, puzzle.numbers, 1, model=model, seed=seed, supervisor=supervisor)
+        return result.best is not None
 
-    return asyncio.run(searches_by_lot(search, seed=seed, runs=runs))
+    return asyncio.run(searches_by_lot(search, seed=seed, runs=runs, distinct=distinct))
 
 
 def test_the_random_arm_repeats_itself() -> None:
@@ -99,6 +103,30 @@ def test_answers_by_lot_are_legal_and_cover_all_that_is_legal() -> None:
         assert completion is not None
         steps.add(parse_step(completion.text))
     assert steps == set(legal_steps(numbers))
+
+
+def test_a_random_search_that_repeats_no_proposal_solves_more() -> None:
+    puzzle = puzzles(300, 301)[0]
+    thoughts = TreeOfThoughts(branch_at="propose", branching=5, breadth=3)
+    same, other = (sum(lottery(puzzle, thoughts, seed=0, runs=60, distinct=flag)) for flag in (False, True))
+    assert same < other
+
+
+@given(st.lists(st.integers(1, 13), min_size=2, max_size=4).map(numbers_of), st.integers(0, 2**63 - 1))
+def test_distinct_answers_by_lot_come_once_until_all_are_used_up(numbers: Numbers, seed: int) -> None:
+    model = by_lot(distinct=True)
+    texts = []
+    for sample in range(len(legal_steps(numbers)) + 2):
+        # Whoever asks: two branches of a search may reach the same position.
+        sampling = Sampling(regex=step_regex(numbers))
+        state = f"0.{sample % 3}"
+        request = Request((), sampling, seed, "proposer", "s", state, sample, prompts.propose(numbers))
+        completion = model.answer_now(request)
+        assert completion is not None
+        texts.append(completion.text)
+    steps = [str(step) for step in legal_steps(numbers)]
+    assert sorted(texts[:-2]) == sorted(steps)
+    assert set(texts[-2:]) <= set(steps)
 
 
 def test_prompts_show_the_numbers_last_and_true_examples_only() -> None:

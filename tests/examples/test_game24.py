@@ -6,7 +6,6 @@ import io
 import json
 import re
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from typer import Typer
 from typer.testing import CliRunner, Result
 
 from bench.game24 import prompts
+from bench.game24.players import Player
 from bench.game24.puzzles import puzzles
 from bench.game24.random_arm import by_lot
 from bench.game24.rules import (
@@ -39,10 +39,9 @@ SEARCH = TreeOfThoughts(branch_at="propose", branching=2, breadth=2)
 
 def position(request: Request) -> Numbers:
     """The numbers that a request asks about: those whose prompt it carries."""
-    if request.agent == "valuer":
-        return numbers_of(map(Fraction, request.text.split()))
     numbers = prompts.position(request.text)
-    assert request.text == prompts.propose(numbers)
+    if request.agent == "proposer":
+        assert request.text in (prompts.propose(numbers), prompts.propose_role(numbers))
     return numbers
 
 
@@ -78,6 +77,17 @@ def test_a_model_that_knows_the_solution_solves_the_puzzle() -> None:
     assert result.totals.agents["proposer"].requests == 10
     assert result.totals.agents["valuer"].requests == 2 * 6
     assert {call.agent for call in model.calls} == {"proposer", "valuer"}
+
+
+def test_roles_are_asked_in_their_own_words() -> None:
+    model = ScriptedModel(oracle)
+    result = run(game24.game24, PUZZLE.numbers, 1, Player.ROLES, 0.5, model=model, supervisor=SEARCH, seed=1)
+    assert result.value is not None
+    for call in model.calls:
+        numbers = position(call)
+        words = prompts.propose_role if call.agent == "proposer" else prompts.value_role
+        assert call.prompt == words(numbers)
+        assert call.sampling.temperature == (0.5 if call.agent == "proposer" else 1.0)
 
 
 def test_a_model_that_plays_badly_solves_nothing() -> None:
@@ -140,7 +150,7 @@ def _cells(line: str) -> list[str]:
 
 def command(monkeypatch: pytest.MonkeyPatch, script: Callable[[Request], str], *arguments: str) -> Result:
     """Run the command against a scripted model."""
-    monkeypatch.setattr(game24, "HttpClient", lambda url, **_: ScriptedModel(script))
+    monkeypatch.setattr(game24, "at_server", lambda url, player, **_: ScriptedModel(script))
     app = Typer()
     app.command()(game24.main)
     return CliRunner().invoke(app, ["--url", "http://scripted", *arguments])
