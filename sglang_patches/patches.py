@@ -37,6 +37,7 @@ class Patch:
 _MANAGERS = "sglang.srt.managers."
 _SCHEDULER = _MANAGERS + "scheduler.Scheduler."
 _WEIGHTS = _MANAGERS + "scheduler_components.weight_updater.SchedulerWeightUpdaterManager."
+_LORA = "sglang.srt.lora.lora_manager.LoRAManager."
 _XGRAMMAR = "sglang.srt.constrained.xgrammar_backend."
 
 PATCHES: tuple[Patch, ...] = (
@@ -65,6 +66,24 @@ PATCHES: tuple[Patch, ...] = (
         ("self", "logits", "vocab_mask"),
         "Upstream raises for devices that are not CUDA-like.",
         "Grammar-constrained requests crash the scheduler on a CPU.",
+        "cpu",
+    ),
+    Patch(
+        _LORA + "init_state",
+        "around",
+        "lora_manager:around_init_state",
+        ("self",),
+        "Pinned memory needs an NVIDIA driver.",
+        "A server with LoRA adapters does not start on a CPU.",
+        "cpu",
+    ),
+    Patch(
+        _LORA + "prepare_lora_batch",
+        "around",
+        "lora_manager:around_prepare_lora_batch",
+        ("self", "forward_batch"),
+        "Pinned memory needs an NVIDIA driver.",
+        "The first request to a server with LoRA adapters kills it on a CPU.",
         "cpu",
     ),
     Patch(

@@ -1,0 +1,43 @@
+"""Hooks on ``LoRAManager``: LoRA adapters are served on a machine without a GPU.
+
+Upstream's torch_native LoRA backend needs no GPU, but pins the host memory of its indices, which needs a driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+
+class _Unpinned(TorchFunctionMode):
+    """While it is active, tensors that are to be in pinned memory are in ordinary memory."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is torch.Tensor.pin_memory:
+            return args[0]
+        options = dict(kwargs or {})
+        options.pop("pin_memory", None)
+        return func(*args, **options)
+
+
+def around_init_state(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Layers note their offsets in pinned memory."""
+    with _Unpinned():
+        return original(self, *args, **kwargs)
+
+
+def around_prepare_lora_batch(
+    original: Callable[..., Any], self: Any, forward_batch: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Which request of a batch takes which adapter is noted there, too."""
+    with _Unpinned():
+        return original(self, forward_batch, *args, **kwargs)
