@@ -2,8 +2,8 @@
 """Train the role adapters of the embedded model: ``.venv/bin/python scripts/train_roles.py --role ROLE --out DIR``.
 
 Writes the adapter in PEFT's format and ``metrics.json`` beside it: what was taught, how the loss fell, and what the
-model knows of held-out questions before and after. On one GPU a role takes minutes; ``--tiny`` shows on a CPU that
-everything works, and teaches nothing to speak of.
+model knows of held-out questions before and after, by their kind. On one GPU a role takes minutes, and with
+``--minutes`` no more than so many; ``--tiny`` shows on a CPU that everything works, and teaches nothing to speak of.
 """
 
 from __future__ import annotations
@@ -14,43 +14,58 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from statistics import quantiles
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.game24 import prompts
 from bench.game24.puzzles import puzzles
-from bench.game24.rules import Numbers, legal_steps, successors
-from bench.roles import game24
-from bench.roles.example import Example
-from bench.roles.lora import Settings, save, train
-from bench.roles.quiz import Question, grade
+from bench.game24.rules import legal_steps, successors
+from bench.roles import game24, rtl
+from bench.roles.example import Question
+from bench.roles.lora import Encoded, Settings, encode, save, train
+from bench.roles.quiz import grade
 
 FURTHER, TINY_FURTHER = 8_000, 20
 """Puzzles beyond the game's own."""
+TIMES = 3
+"""How often each bug is told, each time in other words."""
+LONGEST = 2_000
+"""Tokens of a lesson, which is left out if it has more."""
+
+ROLES = {
+    "proposer": Settings(steps=3000, batch=512),
+    "valuer": Settings(steps=3000, batch=512),
+    # Its lessons are a hundred times as long.
+    "patcher": Settings(steps=1500, batch=32, tokens=32_768),
+}
+TINY = {
+    "proposer": Settings(steps=20, batch=8, rank=4),
+    "valuer": Settings(steps=20, batch=8, rank=4),
+    "patcher": Settings(steps=3, batch=1, rank=4),
+}
+
+
+class Course(NamedTuple):
+    """All that there is to a role but the model."""
+
+    lessons: list[Encoded]
+    questions: dict[str, list[Question]]
+    """By their kind."""
+    about: dict[str, Any]
+    """What is to be told of the lessons."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    options = arguments(argv)
+    chosen = {name: getattr(options, name) for name in Settings.__dataclass_fields__}
+    settings = replace(
+        (TINY if options.tiny else ROLES)[options.role],
+        **{name: value for name, value in chosen.items() if value is not None},
     )
-    parser.add_argument("--role", choices=("proposer", "valuer"), required=True)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--base", type=Path, metavar="DIR", help="the model (default: the embedded one)")
-    parser.add_argument(
-        "--base-name",
-        default="HuggingFaceTB/SmolLM2-135M-Instruct",
-        metavar="NAME",
-        help="what the adapter says that it is for (default: the embedded model)",
-    )
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--rate", type=float, default=1e-3)
-    parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tiny", action="store_true", help="few lessons, few steps")
-    options = parser.parse_args(argv)
 
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -65,47 +80,75 @@ def main(argv: Sequence[str] | None = None) -> None:
         options.base, dtype=torch.bfloat16 if cuda else torch.float32
     ).to("cuda" if cuda else "cpu")
     tokenizer = AutoTokenizer.from_pretrained(options.base)
-    rng = random.Random(options.seed)
-    positions = list(
-        game24.positions_of(game24.taught_puzzles(TINY_FURTHER if options.tiny else FURTHER, rng))
-    )
-    lessons, questions = of_role(options.role, positions, rng, asked=5 if options.tiny else 100)
-    settings = Settings(
-        steps=20 if options.tiny else options.steps,
-        batch=8 if options.tiny else options.batch,
-        rate=options.rate,
-        rank=4 if options.tiny else options.rank,
-        seed=options.seed,
-    )
-    say(f"{len(lessons):,} lessons after {time.monotonic() - began:.0f} s")
-    before = grade(base, tokenizer, questions)
-    say(f"before: {before}")
+    rng = random.Random(settings.seed)
+    if options.role == "patcher":
+        course = patching(tokenizer, rng, tiny=options.tiny)
+    else:
+        course = playing(options.role, tokenizer, rng, tiny=options.tiny)
+    say(f"{len(course.lessons):,} lessons after {time.monotonic() - began:.0f} s")
+
+    def ask(model: Any, when: str) -> dict[str, Any]:
+        started = time.monotonic()
+        grades = {kind: grade(model, tokenizer, questions) for kind, questions in course.questions.items()}
+        for kind, found in grades.items():
+            say(f"{when}, {kind}: {found}")
+        say(f"asked for {time.monotonic() - started:.0f} s")
+        return {kind: found.model_dump() for kind, found in grades.items()}
+
+    before = ask(base, "before")
     taught = time.monotonic()
-    model, losses = train(base, tokenizer, lessons, settings, say)
+    model, losses = train(base, course.lessons, settings, say)
     seconds = time.monotonic() - taught
-    after = grade(model, tokenizer, questions)
-    say(f"after: {after}")
+    after = ask(model, "after")
     save(model, options.out, options.base_name)
     metrics: dict[str, Any] = {
         "role": options.role,
         "settings": vars(settings),
-        "lessons": len(lessons),
-        "positions_of_the_test_set_met": game24.met(positions),
+        "lessons": len(course.lessons),
+        **course.about,
+        "steps": len(losses),
         "seconds": round(seconds, 1),
         "loss": [round(loss, 4) for loss in losses[:: max(1, len(losses) // 100)]],
-        "before": before.model_dump(),
-        "after": after.model_dump(),
+        "before": before,
+        "after": after,
     }
     (options.out / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
 
 
-def of_role(
-    role: str, positions: Sequence[Numbers], rng: random.Random, *, asked: int
-) -> tuple[list[Example], list[Question]]:
-    """Lessons, and questions about so many puzzles of the test set."""
-    test = [puzzle.numbers for puzzle in puzzles(900, 900 + asked)]
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--role", choices=tuple(ROLES), required=True)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--base", type=Path, metavar="DIR", help="the model (default: the embedded one)")
+    parser.add_argument(
+        "--base-name",
+        default="HuggingFaceTB/SmolLM2-135M-Instruct",
+        metavar="NAME",
+        help="what the adapter says that it is for (default: the embedded model)",
+    )
+    for name, kind, meaning in (
+        ("steps", int, "how many (default: the role's)"),
+        ("batch", int, "lessons per step (default: the role's)"),
+        ("tokens", int, "tokens per step, at the most (default: the role's)"),
+        ("minutes", float, "time that training may take (default: as long as the steps take)"),
+        ("rate", float, "peak learning rate (default: 1e-3)"),
+        ("rank", int, "of the adapter (default: 16)"),
+        ("seed", int, "same seed, same lessons (default: 0)"),
+    ):
+        parser.add_argument(f"--{name}", type=kind, metavar=name[0].upper(), help=meaning)
+    parser.add_argument("--tiny", action="store_true", help="few lessons, few steps")
+    return parser.parse_args(argv)
+
+
+def playing(role: str, tokenizer: Any, rng: random.Random, *, tiny: bool) -> Course:
+    """A role in Game of 24; it is asked about puzzles of the test set."""
+    positions = list(game24.positions_of(game24.taught_puzzles(TINY_FURTHER if tiny else FURTHER, rng)))
+    about = {"positions_of_the_test_set_met": game24.met(positions)}
+    test = [puzzle.numbers for puzzle in puzzles(900, 905 if tiny else 1000)]
     if role == "proposer":
-        return game24.proposals(positions), [
+        steps = [
             Question(
                 prompts.propose_role(numbers),
                 tuple(f"{step} =" for step in legal_steps(numbers)),
@@ -113,11 +156,40 @@ def of_role(
             )
             for numbers in test
         ]
+        taught = game24.proposals(positions)
+        return Course(encode(tokenizer, taught), {"steps": steps}, about)
     after = [rng.choice(successors(numbers)) for numbers in test for _ in range(4)]
-    return game24.judgements(positions, rng), [
+    worths = [
         Question(prompts.value_role(numbers), tuple(prompts.WORTH), frozenset([game24.verdict(numbers)]))
         for numbers in after
     ]
+    taught = game24.judgements(positions, rng)
+    return Course(encode(tokenizer, taught), {"worths": worths}, about)
+
+
+def patching(tokenizer: Any, rng: random.Random, *, tiny: bool) -> Course:
+    """The Patcher; it is asked about designs that are held out, and about other bugs of those it was taught."""
+    chat = rtl.Chat.of(tokenizer)
+    unknown, known = rtl.asked(6, rng)
+    bugs = list(rtl.taught())
+    if tiny:
+        # Short ones: a CPU reads some hundred tokens a second.
+        bugs, unknown, known = (
+            sorted(some, key=lambda each: len(each.bug.source))[:few]
+            for some, few in ((bugs, 10), (unknown, 1), (known, 1))
+        )
+    encoded = encode(tokenizer, rtl.lessons(bugs, chat, TIMES, rng))
+    lessons = [lesson for lesson in encoded if lesson.longest <= LONGEST]
+    questions = {}
+    for where, some in (("held-out designs", unknown), ("known designs", known)):
+        questions[f"lines of {where}"], questions[f"texts of {where}"] = rtl.questions(some, chat)
+    about = {
+        "bugs": len(bugs),
+        "held_out_designs": sorted(rtl.HELD_OUT),
+        "lessons_left_out": len(encoded) - len(lessons),
+        "tokens_of_a_lesson": quantiles([lesson.longest for lesson in lessons], n=10),
+    }
+    return Course(lessons, questions, about)
 
 
 def say(text: str) -> None:

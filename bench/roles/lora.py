@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -21,6 +23,9 @@ from bench.roles.example import Example
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The layers that get an adapter: all that SGLang serves one for, in a Llama."""
 
+_SORTED_STEPS: Final = 8
+"""Of so many steps the lessons are sorted by length together."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -29,6 +34,10 @@ class Settings:
     steps: int
     batch: int
     """Lessons per step."""
+    tokens: int | None = None
+    """Tokens per step, at the most, padding among them; then a step may have fewer lessons than `batch`."""
+    minutes: float | None = None
+    """How long it may take. If that is over before the steps are, the rate falls with the time instead."""
     rate: float = 1e-3
     """Peak learning rate; it rises over the first twentieth of the steps and then falls to zero along a cosine."""
     rank: int = 16
@@ -41,34 +50,66 @@ class Encoded:
 
     prompt: list[int]
     answers: list[list[int]]
+    then: Encoded | None = None
+
+    @property
+    def longest(self) -> int:
+        """How many tokens it has, with the longest of its answers."""
+        here = len(self.prompt) + max(map(len, self.answers))
+        return here if self.then is None else here + self.then.longest
+
+    def drawn(self, rng: random.Random) -> tuple[list[int], list[int]]:
+        """Its text with one of the answers, and the places in it that are trained on."""
+        answer = rng.choice(self.answers)
+        text = [*self.prompt, *answer]
+        places = list(range(len(self.prompt), len(text)))
+        if self.then is not None:
+            rest, further = self.then.drawn(rng)
+            places += [len(text) + place for place in further]
+            text += rest
+        return text, places
 
 
 def tokens(tokenizer: Any, text: str) -> list[int]:
-    """The tokens of a prompt or an answer, without special ones."""
+    """The tokens of a prompt or an answer, with no special ones but those that it spells."""
     ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
     return ids
 
 
-def encode(tokenizer: Any, example: Example) -> Encoded:
-    """A lesson in tokens."""
-    return Encoded(
-        tokens(tokenizer, example.prompt), [tokens(tokenizer, answer) for answer in example.answers]
-    )
+def encode(tokenizer: Any, examples: Sequence[Example]) -> list[Encoded]:
+    """Lessons in tokens. All texts are handed to the tokenizer at once, which then uses all processors."""
+    texts = list(dict.fromkeys(text for example in examples for text in _texts(example)))
+    ids = dict(zip(texts, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True))
+
+    def encoded(example: Example) -> Encoded:
+        return Encoded(
+            ids[example.prompt],
+            [ids[answer] for answer in example.answers],
+            None if example.then is None else encoded(example.then),
+        )
+
+    return [encoded(example) for example in examples]
+
+
+def _texts(example: Example) -> Iterator[str]:
+    yield from (example.prompt, *example.answers)
+    if example.then is not None:
+        yield from _texts(example.then)
 
 
 def train(
-    base: Any, tokenizer: Any, examples: Sequence[Example], settings: Settings, say: Callable[[str], None]
+    base: Any, lessons: Sequence[Encoded], settings: Settings, say: Callable[[str], None]
 ) -> tuple[Any, list[float]]:
     """Train an adapter of a causal language model; returns the model with it, and the loss of each step in nats.
 
     The base is frozen, wrapped, and stays on its device, in its type; the adapter is trained in float32.
 
     Raises:
-        ValueError: when there are no lessons.
+        ValueError: when there are no lessons, or one is longer than all the tokens of a step.
     """
     from peft import LoraConfig, get_peft_model
 
-    if not examples:
+    if not lessons:
         raise ValueError("there are no lessons")
     torch.manual_seed(settings.seed)
     rng = random.Random(settings.seed)
@@ -84,28 +125,66 @@ def train(
     for parameter in adapter:
         parameter.data = parameter.data.float()
     optimiser = torch.optim.AdamW(adapter, lr=settings.rate, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, settings.steps))
-    lessons = [encode(tokenizer, example) for example in examples]
+    chosen = batches([lesson.longest for lesson in lessons], settings, rng)
     device = base.device
-    order: list[int] = []
     losses: list[float] = []
-    for step in range(settings.steps):
-        while len(order) < settings.batch:
-            order += rng.sample(range(len(lessons)), len(lessons))
-        chosen, order = order[: settings.batch], order[settings.batch :]
-        pairs = [(lessons[number].prompt, rng.choice(lessons[number].answers)) for number in chosen]
+    limit_s = math.inf if settings.minutes is None else 60 * settings.minutes
+    told = -1
+    began = time.monotonic()
+    for step in count():
+        done = max(step / settings.steps, (time.monotonic() - began) / limit_s)
+        if done >= 1:
+            break
+        for group in optimiser.param_groups:
+            group["lr"] = settings.rate * _rate(done * settings.steps, settings.steps)
+        drawn = [lessons[number].drawn(rng) for number in next(chosen)]
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            loss = -answer_logprobs(model, pairs, device).sum() / sum(len(answer) for _, answer in pairs)
+            logprobs = logprobs_at(model, drawn, device)
+            loss = -logprobs.mean()
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(adapter, 1.0)
         optimiser.step()
-        schedule.step()
         losses.append(loss.item())
-        if (step + 1) % max(1, settings.steps // 20) == 0:
-            say(f"step {step + 1} of {settings.steps}: loss {sum(losses[-20:]) / len(losses[-20:]):.4f}")
+        if int(20 * done) > told:
+            told = int(20 * done)
+            say(f"{5 * told}%, step {step + 1}: loss {sum(losses[-20:]) / len(losses[-20:]):.4f}")
     model.eval()
     return model, losses
+
+
+def batches(lengths: Sequence[int], settings: Settings, rng: random.Random) -> Iterator[list[int]]:
+    """Numbers of lessons for one step after the other, without end; each lesson once before any comes again.
+
+    With a bound on tokens, lessons of about one length go together, so that little is padding. Only some steps'
+    lessons are sorted at a time: all that are equally long are often about the same thing.
+
+    Raises:
+        ValueError: when a lesson is longer than the bound.
+    """
+    if settings.tokens is not None and max(lengths) > settings.tokens:
+        raise ValueError(f"a lesson has {max(lengths)} tokens, and a step {settings.tokens}")
+    order: list[int] = []
+    many = settings.batch if settings.tokens is None else _SORTED_STEPS * settings.batch
+    while True:
+        while len(order) < many:
+            order += rng.sample(range(len(lengths)), len(lengths))
+        some, order = order[:many], order[many:]
+        if settings.tokens is None:
+            yield some
+        else:
+            cut = _cut(sorted(some, key=lengths.__getitem__), lengths, settings.batch, settings.tokens)
+            yield from rng.sample(cut, len(cut))
+
+
+def _cut(order: Sequence[int], lengths: Sequence[int], batch: int, tokens: int) -> list[list[int]]:
+    """Lessons, sorted by length, in steps of at most so many lessons and tokens."""
+    cut: list[list[int]] = [[]]
+    for number in order:
+        if len(cut[-1]) == batch or (len(cut[-1]) + 1) * lengths[number] > tokens:
+            cut.append([])
+        cut[-1].append(number)
+    return cut
 
 
 def save(model: Any, folder: Path, base_name: str) -> None:
@@ -123,49 +202,37 @@ def save(model: Any, folder: Path, base_name: str) -> None:
     (folder / "README.md").unlink(missing_ok=True)
 
 
-def answer_logprobs(
-    model: Any, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], device: torch.device
+def logprobs_at(
+    model: Any, texts: Sequence[tuple[Sequence[int], Sequence[int]]], device: torch.device
 ) -> Tensor:
-    """Log-probability of each answer behind its prompt, [n], float32."""
-    chosen, owner = _answer_logits(model, pairs, device)
-    targets = torch.tensor([token for _, answer in pairs for token in answer], device=device)
-    each = chosen.float().log_softmax(-1).gather(1, targets[:, None])[:, 0]
-    return torch.zeros(len(pairs), device=device).index_add(0, owner, each)
+    """Log-probability of the tokens at some places of each text behind what is before them, [all places], float32.
+
+    A text is its tokens and the places, none of which is the first token's.
+    """
+    ids = padded([text for text, _ in texts], device)
+    at = [(row, place) for row, (_, places) in enumerate(texts) for place in places]
+    rows, places = torch.tensor(at, device=device).unbind(1)
+    # The vocabulary is large: hidden states of other places never meet it.
+    hidden = body_of(model)(ids, use_cache=False).last_hidden_state[rows, places - 1]
+    logits: Tensor = model.get_output_embeddings()(hidden)
+    return logits.float().log_softmax(-1).gather(1, ids[rows, places][:, None])[:, 0]
 
 
-def answer_entropies(
-    model: Any, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], device: torch.device
-) -> Tensor:
-    """Entropy in nats of the whole distribution at each token of each answer, [sum of lengths], float32."""
-    chosen, _ = _answer_logits(model, pairs, device)
-    logprobs = chosen.float().log_softmax(-1)
-    return -(logprobs.exp() * logprobs).sum(-1)
+def body_of(model: Any) -> Any:
+    """A causal language model without its output layer, with the adapter if it has one."""
+    return model.get_base_model().model if hasattr(model, "get_base_model") else model.model
 
 
-def _answer_logits(
-    model: Any, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Logits that each answer token is drawn from, [sum of lengths, vocabulary], and whose answer each is, [sum]."""
-    texts = [[*prompt, *answer] for prompt, answer in pairs]
+def padded(texts: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """Texts as one tensor, [n, longest], padded at their ends: nothing before can see it."""
     longest = max(map(len, texts))
-    # Padding at the end: nothing before it can see it.
-    ids = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts], device=device)
-    rows = [
-        (row, place)
-        for row, (prompt, answer) in enumerate(pairs)
-        for place in range(len(prompt), len(prompt) + len(answer))
-    ]
-    owner = torch.tensor([row for row, _ in rows], device=device)
-    before = torch.tensor([place - 1 for _, place in rows], device=device)
-    # The vocabulary is large: hidden states of other positions never meet it.
-    hidden = model.get_base_model().model(ids) if hasattr(model, "get_base_model") else model.model(ids)
-    head = model.get_output_embeddings()
-    logits: Tensor = head(hidden.last_hidden_state[owner, before])
-    return logits, owner
+    return torch.tensor(
+        [[*text, *[0] * (longest - len(text))] for text in texts], dtype=torch.long, device=device
+    )
 
 
-def _rate(step: int, steps: int) -> float:
+def _rate(step: float, steps: int) -> float:
     warm = max(1, steps // 20)
     if step < warm:
-        return (step + 1) / warm
+        return min(1.0, (step + 1) / warm)
     return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))

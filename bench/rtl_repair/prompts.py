@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bench.rtl_repair.designs import Design
 from bench.rtl_repair.edits import Edit
 from bench.rtl_repair.lint import LintWarning
 from bench.rtl_repair.simulator import Simulation
 from bench.rtl_repair.text_search import Passage
-from hive import Message
+
+if TYPE_CHECKING:
+    # Training needs the prompts, on machines without the frontend.
+    from hive import Message
 
 DECISION: Final = """\
 You lead a small team that repairs Verilog designs. One line of a design is wrong. A testbench compares the design \
