@@ -29,7 +29,7 @@ from bench.roles.example import Question
 from bench.roles.lora import Encoded, Settings, encode, save, train
 from bench.roles.quiz import grade
 
-FURTHER, TINY_FURTHER = 8_000, 20
+FURTHER, TINY_FURTHER = 9_000, 20
 """Puzzles beyond the game's own."""
 TIMES = 3
 """How often each bug is told, each time in other words."""
@@ -37,15 +37,15 @@ LONGEST = 2_000
 """Tokens of a lesson, which is left out if it has more."""
 
 ROLES = {
-    "proposer": Settings(steps=3000, batch=512),
-    "valuer": Settings(steps=3000, batch=512),
+    "proposer": Settings(steps=4000, batch=256, rate=2e-3),
+    "valuer": Settings(steps=4000, batch=256, rate=2e-3),
     # Its lessons are a hundred times as long.
     "patcher": Settings(steps=1500, batch=32, tokens=32_768),
 }
 TINY = {
     "proposer": Settings(steps=20, batch=8, rank=4),
     "valuer": Settings(steps=20, batch=8, rank=4),
-    "patcher": Settings(steps=3, batch=1, rank=4),
+    "patcher": Settings(steps=2, batch=1, rank=4),
 }
 
 
@@ -133,7 +133,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         ("batch", int, "lessons per step (default: the role's)"),
         ("tokens", int, "tokens per step, at the most (default: the role's)"),
         ("minutes", float, "time that training may take (default: as long as the steps take)"),
-        ("rate", float, "peak learning rate (default: 1e-3)"),
+        ("rate", float, "peak learning rate (default: the role's)"),
         ("rank", int, "of the adapter (default: 16)"),
         ("seed", int, "same seed, same lessons (default: 0)"),
     ):
@@ -174,15 +174,17 @@ def patching(tokenizer: Any, rng: random.Random, *, tiny: bool) -> Course:
     bugs = list(rtl.taught())
     if tiny:
         # Short ones: a CPU reads some hundred tokens a second.
-        bugs, unknown, known = (
+        bugs, unknown = (
             sorted(some, key=lambda each: len(each.bug.source))[:few]
-            for some, few in ((bugs, 10), (unknown, 1), (known, 1))
+            for some, few in ((bugs, 10), (unknown, 1))
         )
+        known = []
     encoded = encode(tokenizer, rtl.lessons(bugs, chat, TIMES, rng))
     lessons = [lesson for lesson in encoded if lesson.longest <= LONGEST]
     questions = {}
     for where, some in (("held-out designs", unknown), ("known designs", known)):
-        questions[f"lines of {where}"], questions[f"texts of {where}"] = rtl.questions(some, chat)
+        if some:
+            questions[f"lines of {where}"], questions[f"texts of {where}"] = rtl.questions(some, chat)
     about = {
         "bugs": len(bugs),
         "held_out_designs": sorted(rtl.HELD_OUT),
