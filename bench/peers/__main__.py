@@ -1,0 +1,267 @@
+"""``python -m bench.peers --json FILE [--quick]``: what Hive is worth, beside what people use without it.
+
+The same tasks by the same rules: on Hive, on stock SGLang with LRU, and on SGLang with NGRAM speculative decoding
+(GPU only); and, for the searches, written by hand on asyncio and on LangGraph against stock SGLang, with a request for
+each sample or one with n=k for all of them. Blocks of tasks are small, all arms take their turn in each of them, in
+rotating order, and every turn begins with cold caches.
+
+``tot``, ``mcts`` and ``best_of_n`` are Game of 24 from prompt to solution, by the trained proposer and valuer. ``rtl``
+is sessions of repairs side by side on servers of their own, whose KV pool holds about half of what the sessions'
+agents would like to keep. ``--quick`` takes about eight minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import httpx
+from rich.console import Console
+
+from bench.game24.methods import Shape
+from bench.logits_cache.client import BenchError
+from bench.logits_cache.machine import machine, public_command, versions
+from bench.logits_cache.servers import served_model
+from bench.peers.arms import (
+    ARM_NAMES,
+    KINDS,
+    OPTIONAL,
+    SERVERS,
+    WORKLOADS,
+    ArmName,
+    Kind,
+    WorkloadName,
+    arms_of,
+)
+from bench.peers.pool import pool_of_repairs
+from bench.peers.report import Report, Setting, ratios_table, rows_table
+from bench.peers.servers import Wanted, running
+from bench.peers.session import Session, Settings
+from bench.rtl_repair.tools import ToolsMissing, require_tools
+from hive import ModelError
+from hive.embedded_model import ensure_embedded_model
+from hive.roles import lora_flags
+from hive.server_process import ServerDied
+from sglang_patches.cpu_platform import needed as on_cpu
+
+QUICK_MINUTES = 8.0
+REPAIRS_SHARE = 0.5
+"""Of the time there is, the part that the repairs and their servers get."""
+RESERVE_S = 20.0
+"""Kept back where time is limited: ending takes seconds."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.peers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="write the report here")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="for the plot (default: beside FILE)")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="smaller searches without votes of three, and as many blocks as fit into eight minutes",
+    )
+    parser.add_argument("--only", choices=WORKLOADS, nargs="+", default=list(WORKLOADS), help="only these")
+    parser.add_argument(
+        "--arms",
+        choices=ARM_NAMES,
+        nargs="+",
+        default=[arm for arm in ARM_NAMES if arm not in OPTIONAL],
+        help=f"only these (default: all but {', '.join(arm for arm in ARM_NAMES if arm in OPTIONAL)})",
+    )
+    for kind in KINDS:
+        parser.add_argument(
+            f"--{kind}-url", metavar="URL", help="a server that runs already (default: start one)"
+        )
+    parser.add_argument(
+        "--puzzles", type=_positive, metavar="N", help="of Game of 24, rank 900 and up (default: 20)"
+    )
+    parser.add_argument("--block", type=_positive, metavar="N", help="puzzles in a turn (default: 2)")
+    parser.add_argument(
+        "--at-once", type=_positive, default=1, metavar="N", help="puzzles played side by side (default: 1)"
+    )
+    parser.add_argument(
+        "--branching", type=_positive, metavar="N", help="proposals for a position (default: 5)"
+    )
+    parser.add_argument(
+        "--breadth", type=_positive, metavar="N", help="positions that tot keeps (default: 3)"
+    )
+    parser.add_argument("--votes", type=_positive, metavar="N", help="for a position (default: 3)")
+    parser.add_argument("--temperature", type=_temperature, metavar="T", help="of proposals (default: 1)")
+    parser.add_argument(
+        "--distinct",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="Hive draws the proposals for a position without replacement (default: on)",
+    )
+    parser.add_argument(
+        "--sessions", type=_positive, default=4, metavar="N", help="of rtl, at once (default: 4)"
+    )
+    parser.add_argument("--patches", type=_positive, metavar="N", help="of a session in a block (default: 6)")
+    parser.add_argument("--repair-blocks", type=_positive, metavar="N", help="of rtl (default: 3)")
+    parser.add_argument(
+        "--pool", type=_positive, metavar="TOKENS", help="of rtl (default: 55%% of the hot working set)"
+    )
+    parser.add_argument("--minutes", type=float, metavar="M", help="begin no block that would end later")
+    parser.add_argument("--seed", type=int, default=0, help="same seed, same tasks")
+    parser.add_argument("flags", nargs="*", metavar="FLAG", help="more flags of all servers, after --")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _temperature(text: str) -> float:
+    temperature = float(text)
+    if not 0 < temperature < 100:
+        raise argparse.ArgumentTypeError("must be above 0 and below 100")
+    return temperature
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """The options, with what ``--quick`` stands for."""
+    quick: bool = options.quick
+    default = Shape(branching=3, breadth=2, votes=2) if quick else Shape()
+    return Settings(
+        shape=Shape(
+            options.branching or default.branching,
+            options.breadth or default.breadth,
+            options.votes or default.votes,
+            options.temperature or default.temperature,
+            options.distinct,
+        ),
+        puzzles=options.puzzles or (6 if quick else 20),
+        block=options.block or (1 if quick else 2),
+        at_once=options.at_once,
+        sessions=options.sessions,
+        patches=options.patches or (2 if quick else 6),
+        repair_blocks=options.repair_blocks or (2 if quick else 3),
+        seed=options.seed,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    began = time.monotonic()
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    options = _parser().parse_args(arguments)
+    settings = settings_of(options)
+    minutes = QUICK_MINUTES if options.minutes is None and options.quick else options.minutes
+    deadline = None if minutes is None else began + 60 * minutes - RESERVE_S
+    # In a file the tables shall have the room that they need.
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    session = Session(settings, console)
+    chosen, session.left_out = _chosen(options.only, options.arms, options.ngram_url)
+    pool = options.pool or pool_of_repairs(settings.patches)
+    given = {kind: url.rstrip("/") for kind in KINDS if (url := getattr(options, f"{kind}_url"))}
+    games, repairs = dict(chosen), dict(chosen)
+    for workload in chosen:
+        del (games if workload == "rtl" else repairs)[workload]
+    games_deadline = deadline
+    if deadline is not None and repairs and games:
+        games_deadline = deadline - REPAIRS_SHARE * (deadline - began)
+    model = ""
+    try:
+        if repairs:
+            require_tools()
+        for part, flags, until in (
+            (games, (), games_deadline),
+            (repairs, ("--max-total-tokens", str(pool)), deadline),
+        ):
+            if part:
+                model = _measure(session, part, given, flags, until, options)
+    except (BenchError, FileNotFoundError, ModelError, ServerDied, ToolsMissing, httpx.HTTPError) as error:
+        raise SystemExit(f"bench: {str(error) or repr(error)}") from None
+    command = public_command(arguments, "bench.peers")
+    report = Report(
+        command=command,
+        versions=versions(),
+        machine=machine(),
+        model=model,
+        seconds=round(time.monotonic() - began, 1),
+        seed=settings.seed,
+        setting=Setting(
+            shape=settings.shape,
+            puzzles_at_once=settings.at_once,
+            sessions=settings.sessions,
+            patches=settings.patches,
+            pool=pool if repairs else None,
+        ),
+        left_out=session.left_out,
+        rows=session.rows(),
+        ratios=session.ratios(command),
+    )
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(report.model_dump_json(indent=1) + "\n")
+    console.print(rows_table(report))
+    console.print(ratios_table(report))
+    for what, reason in report.left_out.items():
+        console.print(f"not run: {what}: {reason}", highlight=False, markup=False)
+    if importlib.util.find_spec("matplotlib") is None:
+        console.print("no plot: matplotlib is not installed (it comes with hive\\[bench])")
+    else:
+        from bench.peers.plots import write_plot
+
+        path = write_plot(report, options.plots or options.json.parent, options.json.stem)
+        console.print(f"plot: {path}", highlight=False)
+    console.print(f"report: {options.json} ({report.seconds:.0f} s)", highlight=False)
+
+
+def _chosen(
+    workloads: Sequence[WorkloadName], arms: Sequence[ArmName], ngram_url: str | None
+) -> tuple[dict[WorkloadName, list[ArmName]], dict[str, str]]:
+    """The arms of each workload, and those that cannot be run here."""
+    cannot: dict[ArmName, str] = {}
+    if on_cpu() and not ngram_url:
+        cannot["ngram"] = "SGLang's speculative decoding does not run on a CPU"
+    if importlib.util.find_spec("langgraph") is None:
+        reason = "langgraph is not installed (it comes with hive[bench])"
+        cannot |= {"langgraph": reason, "langgraph_on_hive": reason}
+    chosen = {
+        workload: arms_of(workload, [arm for arm in arms if arm not in cannot])
+        for workload in WORKLOADS
+        if workload in workloads
+    }
+    return chosen, {arm: reason for arm, reason in cannot.items() if arm in arms}
+
+
+def _measure(
+    session: Session,
+    part: Mapping[WorkloadName, Sequence[ArmName]],
+    given: Mapping[Kind, str],
+    flags: Sequence[str],
+    deadline: float | None,
+    options: argparse.Namespace,
+) -> str:
+    """Measure some workloads on servers that are given or started for them; the name of the model."""
+    needed = {SERVERS[arm] for arms in part.values() for arm in arms}
+    wanted = [
+        Wanted(
+            kind,
+            # The same adapters by the same flags for all of them.
+            ("--enable-metrics", *lora_flags(on_cpu()), *flags, *options.flags),
+        )
+        for kind in KINDS
+        if kind in needed and kind not in given
+    ]
+    if wanted:
+        session.console.print(f"starting {', '.join(each.kind for each in wanted)}")
+    with running(wanted, ensure_embedded_model(), on_cpu()) as started:
+        urls = {**given, **{each.kind: url for each, url in started.items()}}
+        asyncio.run(session.run(urls, part, deadline))
+        return served_model(next(iter(urls.values())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""From turns to figures. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel
+
+from bench.peers.arms import ArmName, WorkloadName, is_peer
+from bench.peers.turns import Turn
+
+Figure = Literal["solved_per_minute", "tasks_per_minute", "step_p50_ms", "tokens_computed_per_solved"]
+BETTER: dict[Figure, Literal["higher", "lower"]] = {
+    "solved_per_minute": "higher",
+    "tasks_per_minute": "higher",
+    "step_p50_ms": "lower",
+    "tokens_computed_per_solved": "lower",
+}
+RESAMPLES = 2000
+
+
+def wall_s(turns: Sequence[Turn]) -> float:
+    """Seconds of all turns."""
+    return sum(turn.wall_s for turn in turns)
+
+
+def solved(turns: Sequence[Turn]) -> int:
+    """Tasks solved in all turns."""
+    return sum(turn.score.solved for turn in turns)
+
+
+def step_ms(turns: Sequence[Turn], percentile: float) -> float | None:
+    """Percentile of the latencies of all steps; None without any."""
+    latencies = [latency for turn in turns for latency in turn.steps.latencies_s]
+    return 1e3 * float(np.percentile(latencies, percentile)) if latencies else None
+
+
+def figure(turns: Sequence[Turn], what: Figure) -> float | None:
+    """A figure of some turns together; None where there is nothing to compute it from."""
+    match what:
+        case "solved_per_minute":
+            return 60 * solved(turns) / wall_s(turns) if turns else None
+        case "tasks_per_minute":
+            return 60 * sum(turn.score.tasks for turn in turns) / wall_s(turns) if turns else None
+        case "step_p50_ms":
+            return step_ms(turns, 50)
+        case "tokens_computed_per_solved":
+            generated = sum(turn.steps.generated for turn in turns)
+            return generated / solved(turns) if solved(turns) else None
+
+
+class Ratio(BaseModel):
+    """A figure of Hive over that of another arm in the same workload."""
+
+    workload: WorkloadName
+    figure: Figure
+    better: Literal["higher", "lower"]
+    ours: ArmName
+    other: ArmName
+    best_peer: bool
+    """Whether the other is the best peer in this figure, and not stock SGLang because it is stock SGLang."""
+    value: float | None
+    """None where one of the two has no figure, or the other's is zero."""
+    low: float | None
+    high: float | None
+    """The middle 95% of ratios over blocks drawn with replacement; None with less than two blocks."""
+    command: str
+    """What measures it again."""
+
+
+def ratio(ours: Sequence[Turn], other: Sequence[Turn], what: Figure) -> float | None:
+    """Ours over the other's."""
+    above, below = figure(ours, what), figure(other, what)
+    return None if above is None or not below else above / below
+
+
+def interval(
+    ours: Sequence[Turn], other: Sequence[Turn], what: Figure, seed: int = 0
+) -> tuple[float, float] | None:
+    """Bootstrap over blocks: what the ratio could have been with other blocks, with 95%.
+
+    A block's turns stay together: both arms had its tasks, and about its time of the machine. Draws in which nobody
+    solves anything have no ratio and are left out; None with less than two blocks, or if too many are without one.
+    """
+    mine = {turn.block: turn for turn in ours}
+    theirs = {turn.block: turn for turn in other}
+    blocks = sorted(mine.keys() & theirs.keys())
+    if len(blocks) < 2:
+        return None
+    lottery = np.random.default_rng(seed)
+    values = []
+    for drawn in lottery.choice(blocks, (RESAMPLES, len(blocks))).tolist():
+        value = ratio([mine[block] for block in drawn], [theirs[block] for block in drawn], what)
+        if value is not None:
+            values.append(value)
+    if len(values) < RESAMPLES / 2:
+        return None
+    low, high = np.percentile(values, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def best_peer(by_arm: dict[ArmName, list[Turn]], what: Figure) -> ArmName | None:
+    """The peer that does best; None without one that has the figure.
+
+    The steps of `n_k` hold several answers each: how long they take is not compared.
+    """
+    choose: Callable[..., tuple[float, ArmName]] = max if BETTER[what] == "higher" else min
+    known = [
+        (value, arm)
+        for arm, turns in by_arm.items()
+        if is_peer(arm)
+        and not (what == "step_p50_ms" and arm == "n_k")
+        and (value := figure(turns, what)) is not None
+    ]
+    return choose(known)[1] if known else None
+
+
+def ratios(workload: WorkloadName, by_arm: dict[ArmName, list[Turn]], command: str) -> list[Ratio]:
+    """Hive against stock SGLang and against the best peer, in every figure."""
+    found: list[Ratio] = []
+    if "hive" not in by_arm:
+        return found
+    for what, better in BETTER.items():
+        others: list[tuple[ArmName | None, bool]] = [("stock", False), (best_peer(by_arm, what), True)]
+        for other, best in others:
+            if other is None or other not in by_arm:
+                continue
+            ours, theirs = by_arm["hive"], by_arm[other]
+            bounds = interval(ours, theirs, what)
+            found.append(
+                Ratio(
+                    workload=workload,
+                    figure=what,
+                    better=better,
+                    ours="hive",
+                    other=other,
+                    best_peer=best,
+                    value=ratio(ours, theirs, what),
+                    low=bounds[0] if bounds else None,
+                    high=bounds[1] if bounds else None,
+                    command=command,
+                )
+            )
+    return found

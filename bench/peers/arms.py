@@ -1,0 +1,72 @@
+"""The arms: which program asks which server, and in which workloads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, get_args
+
+Kind = Literal["hive", "stock", "ngram"]
+"""A server: Hive's, stock SGLang with LRU, or SGLang with NGRAM speculative decoding."""
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+
+WorkloadName = Literal["tot", "mcts", "best_of_n", "rtl"]
+WORKLOADS: Final[tuple[WorkloadName, ...]] = get_args(WorkloadName)
+
+ArmName = Literal[
+    "hive",
+    "hive_stepwise",
+    "stock",
+    "ngram",
+    "asyncio",
+    "langgraph",
+    "n_k",
+    "asyncio_on_hive",
+    "langgraph_on_hive",
+]
+ARM_NAMES: Final[tuple[ArmName, ...]] = get_args(ArmName)
+
+SERVERS: Final[Mapping[ArmName, Kind]] = {
+    "hive": "hive",
+    "stock": "stock",
+    "ngram": "ngram",
+    "asyncio": "stock",
+    "langgraph": "stock",
+    "n_k": "stock",
+    "hive_stepwise": "hive",
+    "asyncio_on_hive": "hive",
+    "langgraph_on_hive": "hive",
+}
+"""Whom an arm asks.
+
+`hive`, `stock` and `ngram` are the same program, written with Hive's frontend; on Hive's server it draws proposals
+without replacement, which no other server can. `hive_stepwise` does not. `asyncio`, `langgraph` and `n_k` are written
+by hand: what a user of SGLang has without Hive; `n_k` asks for all samples of a state in one request. `..._on_hive` are
+programs by hand, whose requests say nothing of who asks, on Hive's server.
+"""
+OPTIONAL: Final[frozenset[ArmName]] = frozenset({"hive_stepwise", "asyncio_on_hive", "langgraph_on_hive"})
+"""Not measured unless asked for: they are no peers, but tell what in Hive does it."""
+
+_SERVED: Final[tuple[ArmName, ...]] = ("hive", "hive_stepwise", "stock", "ngram")
+ARMS_OF: Final[Mapping[WorkloadName, Sequence[ArmName]]] = {
+    "tot": ARM_NAMES,
+    "mcts": _SERVED,
+    "best_of_n": (*_SERVED, "asyncio", "n_k", "asyncio_on_hive"),
+    # Agents that hand work to each other, tools between the calls: nobody has written it by hand.
+    "rtl": ("hive", "stock", "ngram"),
+}
+
+
+def is_peer(arm: ArmName) -> bool:
+    """Whether it is something that people have without Hive."""
+    return SERVERS[arm] != "hive"
+
+
+def arms_of(workload: WorkloadName, chosen: Sequence[ArmName]) -> list[ArmName]:
+    """The chosen arms that a workload has, in the order of the tables."""
+    return [arm for arm in ARM_NAMES if arm in chosen and arm in ARMS_OF[workload]]
+
+
+def rotated(arms: Sequence[ArmName], turn: int) -> list[ArmName]:
+    """The arms in the order of a turn: whoever began last time comes last."""
+    first = turn % len(arms) if arms else 0
+    return [*arms[first:], *arms[:first]]

@@ -1,0 +1,42 @@
+"""The picture of a report, as a PNG file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+from matplotlib import pyplot as plt
+
+from bench.peers.arms import ARM_NAMES
+from bench.peers.report import Report
+
+_PALETTE = ("#2ca02c", "#7f7f7f", "#d62728", "#1f77b4", "#9467bd", "#8c564b", "#98df8a", "#aec7e8", "#c5b0d5")
+COLOURS = dict(zip(ARM_NAMES, _PALETTE, strict=True))
+
+
+def write_plot(report: Report, folder: Path, stem: str) -> Path:
+    """Tasks solved per minute and time of a step, a panel for each workload; returns the file written."""
+    workloads = list(dict.fromkeys(row.workload for row in report.rows))
+    figure, axes = plt.subplots(
+        2, max(1, len(workloads)), figsize=(4 * max(1, len(workloads)), 6), squeeze=False
+    )
+    for column, workload in enumerate(workloads):
+        rows = [row for row in report.rows if row.workload == workload]
+        for axis, label, heights in (
+            (axes[0][column], "tasks solved per minute", [row.solved_per_minute for row in rows]),
+            (axes[1][column], "median step, ms", [row.step_p50_ms or 0.0 for row in rows]),
+        ):
+            axis.bar([row.arm for row in rows], heights, color=[COLOURS[row.arm] for row in rows])
+            axis.tick_params(axis="x", rotation=45)
+            axis.set_title(workload, fontsize=10)
+            if column == 0:
+                axis.set_ylabel(label)
+    figure.tight_layout()
+    path = folder / f"{stem}.png"
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return path

@@ -1,0 +1,217 @@
+"""What a run leaves behind: the JSON file and the tables on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import add
+from statistics import median
+
+from pydantic import BaseModel
+from rich.table import Table
+
+from bench.game24.methods import Shape
+from bench.peers.analysis import Ratio, figure, solved, step_ms, wall_s
+from bench.peers.arms import ArmName, WorkloadName
+from bench.peers.counters import Counters
+from bench.peers.turns import Turn
+
+
+class Block(BaseModel):
+    """One arm's turn in one block."""
+
+    block: int
+    tasks: int
+    solved: int
+    wall_s: float
+    requests: int
+    tokens_computed: int
+    tokens_replayed: int
+    step_p50_ms: float | None
+
+
+class Row(BaseModel):
+    """One arm in one workload, all blocks together."""
+
+    workload: WorkloadName
+    arm: ArmName
+    tasks: int
+    """Puzzles, or bugs that were begun with."""
+    solved: int
+    wall_s: float
+    """Of the arm's turns."""
+    tasks_per_minute: float
+    solved_per_minute: float
+    tasks_per_minute_median: float
+    """Median over the blocks."""
+    solved_per_minute_median: float
+    requests: int
+    """Steps of the program: with n=k, one holds several answers."""
+    step_p50_ms: float | None
+    step_p99_ms: float | None
+    """From the making of a request to its answer, as the program sees it."""
+    tokens_computed: int
+    """Output tokens that the model computed: all of them, less those replayed."""
+    tokens_replayed: int
+    tokens_computed_per_solved: float | None
+    """None if nothing was solved."""
+    prompt_tokens_computed: int | None
+    """Tokens that the model read before it could draw one: of prompts, less what the radix cache had, and of replayed
+    output that it went on from. None, as the next two, if the server counts nothing."""
+    prompt_tokens_cached: int | None
+    tokens_verified: int | None
+    """Draft tokens that speculative decoding had the model look at, good and bad; this is work of the model, too."""
+    host_bytes: int | None
+    """Resident memory of all of the server's processes, the most at the end of any turn, what they share counted in
+    each; None for a server elsewhere."""
+    device_bytes: int | None
+    """The same of GPU memory; None on a CPU, and where the driver does not tell whose it is."""
+    blocks: list[Block]
+
+
+class Setting(BaseModel):
+    """What arms of a workload had in common."""
+
+    shape: Shape
+    """Of the searches: the same budget for all."""
+    puzzles_at_once: int
+    sessions: int
+    """Of repairs, at once."""
+    patches: int
+    """Of each session in a block."""
+    pool: int | None
+    """Tokens that the KV pool of the repairs' servers holds; None if they were not started here."""
+
+
+class Report(BaseModel):
+    """The JSON file."""
+
+    command: str
+    versions: dict[str, str]
+    machine: dict[str, str | int]
+    model: str
+    seconds: float
+    """Of the whole run, servers' starts included."""
+    seed: int
+    setting: Setting
+    left_out: dict[str, str]
+    """Arms and blocks that were not run, and why."""
+    rows: list[Row]
+    ratios: list[Ratio]
+
+
+def row_of(workload: WorkloadName, arm: ArmName, turns: Sequence[Turn], draft_tokens: int | None) -> Row:
+    """The row of an arm's turns, at least one. `draft_tokens` are those of each pass of speculative decoding."""
+    computed = [turn.computed for turn in turns if turn.computed is not None]
+    # What only some turns counted would pass for that of all.
+    total: Counters | None = reduce(add, computed) if len(computed) == len(turns) else None
+    tasks_per_minute = figure(turns, "tasks_per_minute")
+    solved_per_minute = figure(turns, "solved_per_minute")
+    assert tasks_per_minute is not None
+    assert solved_per_minute is not None
+    return Row(
+        workload=workload,
+        arm=arm,
+        tasks=sum(turn.score.tasks for turn in turns),
+        solved=solved(turns),
+        wall_s=wall_s(turns),
+        tasks_per_minute=tasks_per_minute,
+        solved_per_minute=solved_per_minute,
+        tasks_per_minute_median=median(60 * turn.score.tasks / turn.wall_s for turn in turns),
+        solved_per_minute_median=median(60 * turn.score.solved / turn.wall_s for turn in turns),
+        requests=sum(len(turn.steps.latencies_s) for turn in turns),
+        step_p50_ms=step_ms(turns, 50),
+        step_p99_ms=step_ms(turns, 99),
+        tokens_computed=sum(turn.steps.generated for turn in turns),
+        tokens_replayed=sum(turn.steps.replayed for turn in turns),
+        tokens_computed_per_solved=figure(turns, "tokens_computed_per_solved"),
+        prompt_tokens_computed=total.prefilled if total else None,
+        prompt_tokens_cached=total.cached if total else None,
+        tokens_verified=total.verifications * draft_tokens if total and draft_tokens else None,
+        host_bytes=_most(turn.host_bytes for turn in turns),
+        device_bytes=_most(turn.device_bytes for turn in turns),
+        blocks=[
+            Block(
+                block=turn.block,
+                tasks=turn.score.tasks,
+                solved=turn.score.solved,
+                wall_s=turn.wall_s,
+                requests=len(turn.steps.latencies_s),
+                tokens_computed=turn.steps.generated,
+                tokens_replayed=turn.steps.replayed,
+                step_p50_ms=step_ms([turn], 50),
+            )
+            for turn in turns
+        ],
+    )
+
+
+def rows_table(report: Report) -> Table:
+    """All arms, workload by workload."""
+    table = Table(title=f"Hive and its peers: {report.model}, seed {report.seed}", title_justify="left")
+    for heading in ("workload", "arm"):
+        table.add_column(heading)
+    for heading in (
+        "solved",
+        "per min",
+        "tasks/min",
+        "tokens",
+        "per solved",
+        "replayed",
+        "prompt",
+        "p50 ms",
+        "p99 ms",
+        "host",
+        "device",
+    ):
+        table.add_column(heading, justify="right")
+    for row in report.rows:
+        table.add_row(
+            row.workload,
+            row.arm,
+            f"{row.solved}/{row.tasks}",
+            f"{row.solved_per_minute:.2f}",
+            f"{row.tasks_per_minute:.2f}",
+            f"{row.tokens_computed:,}",
+            _number(row.tokens_computed_per_solved),
+            f"{row.tokens_replayed:,}",
+            _number(row.prompt_tokens_computed),
+            _number(row.step_p50_ms),
+            _number(row.step_p99_ms),
+            _size(row.host_bytes),
+            _size(row.device_bytes),
+            style="bold" if row.arm == "hive" else None,
+        )
+    table.caption = (
+        "tokens: output that the model computed; prompt: tokens that it read, less those the KV pool had"
+    )
+    return table
+
+
+def ratios_table(report: Report) -> Table:
+    """Hive over stock SGLang, and over the best peer."""
+    table = Table(title="Hive over others", title_justify="left")
+    for heading in ("workload", "figure", "other", "ratio", "95%", "better"):
+        table.add_column(heading, justify="right" if heading in ("ratio", "95%") else "left")
+    for each in report.ratios:
+        table.add_row(
+            each.workload,
+            each.figure,
+            f"{each.other} (best peer)" if each.best_peer else each.other,
+            "-" if each.value is None else f"{each.value:.2f}",
+            "-" if each.low is None or each.high is None else f"{each.low:.2f}-{each.high:.2f}",
+            each.better,
+        )
+    return table
+
+
+def _most(sizes: Iterable[int | None]) -> int | None:
+    return max((size for size in sizes if size is not None), default=None)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _size(size: int | None) -> str:
+    return "-" if size is None else f"{size / 2**30:.2f} GiB"

@@ -1,0 +1,61 @@
+"""The servers that the bench starts, one of each kind for the game and, with a small KV pool, one for the repairs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.logits_cache.servers import started
+from bench.peers.arms import Kind
+
+GPU_FLAGS = {
+    # A pool of this many tokens, whatever else is on the device: servers that start at the same time would otherwise
+    # each count on memory that the others are about to take.
+    "--max-total-tokens": ["131072"],
+    "--mem-fraction-static": ["0.8"],
+    "--cuda-graph-max-bs": ["32"],
+    # An idle scheduler polls without a pause, by default: a core of each server whose turn it is not.
+    "--sleep-on-idle": [],
+}
+
+
+class Wanted(NamedTuple):
+    """A server to start."""
+
+    kind: Kind
+    flags: tuple[str, ...]
+
+
+def gpu_defaults(flags: Sequence[str]) -> list[str]:
+    """Flags that let several small servers share a GPU, less those that are given."""
+    given = {word.split("=", 1)[0] for word in flags}
+    return [word for flag, values in GPU_FLAGS.items() if flag not in given for word in (flag, *values)]
+
+
+@contextlib.contextmanager
+def running(wanted: Sequence[Wanted], model: Path, on_cpu: bool) -> Iterator[Mapping[Wanted, str]]:
+    """URLs of servers, which end with the context.
+
+    On a CPU they start one after the other: two that import at the same time take longer than that on a small
+    machine. Beside a GPU, where there are cores, they all start at once.
+
+    Raises:
+        ServerDied: when one does not come up.
+    """
+    contexts = [
+        started(
+            [each.kind], model, each.flags if on_cpu else [*each.flags, *gpu_defaults(each.flags)], on_cpu
+        )
+        for each in wanted
+    ]
+    with contextlib.ExitStack() as stack:
+        with ThreadPoolExecutor(1 if on_cpu else max(1, len(wanted))) as threads:
+            starts = [threads.submit(context.__enter__) for context in contexts]
+            wait(starts)
+        for context, start in zip(contexts, starts, strict=True):
+            if start.exception() is None:
+                stack.push(context)
+        yield {each: start.result()[each.kind] for each, start in zip(wanted, starts, strict=True)}

@@ -1,0 +1,70 @@
+"""What somebody without a frontend writes to ask SGLang: httpx, a dict, and `n=k` where samples are alike."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import httpx
+
+from bench.logits_cache.client import BenchError
+from bench.peers.steps import Steps
+
+
+class Question(NamedTuple):
+    """A text to go on with, and how."""
+
+    prompt: str
+    settings: dict[str, Any]
+    """Sampling parameters as `/generate` names them, less the seed."""
+    adapter: str | None
+    """LoRA adapter that answers."""
+
+
+Draw = Callable[[Question, Sequence[int]], Awaitable[list[str]]]
+"""Asks a question once for each of some seeds."""
+
+
+class SglangClient:
+    """Requests to one server."""
+
+    def __init__(self, url: str, steps: Steps) -> None:
+        self._steps = steps
+        # Environment variables must not put a proxy between this process and the server.
+        self._http = httpx.AsyncClient(
+            base_url=url,
+            timeout=httpx.Timeout(900),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+            trust_env=False,
+        )
+
+    async def draw_singly(self, question: Question, seeds: Sequence[int]) -> list[str]:
+        """A request for every answer, all at once."""
+        answers = await asyncio.gather(*(self._ask(question, {"sampling_seed": seed}) for seed in seeds))
+        return [answer for (answer,) in answers]
+
+    async def draw_together(self, question: Question, seeds: Sequence[int]) -> list[str]:
+        """One request for all answers. It has no seed: where a server knows them, all answers would be the same."""
+        return await self._ask(question, {"n": len(seeds)} if len(seeds) > 1 else {})
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def _ask(self, question: Question, more: dict[str, Any]) -> list[str]:
+        body: dict[str, Any] = {"text": question.prompt, "sampling_params": {**question.settings, **more}}
+        if question.adapter is not None:
+            body["lora_path"] = question.adapter
+        began = time.perf_counter()
+        response = await self._http.post("/generate", json=body)
+        latency_s = time.perf_counter() - began
+        if response.status_code != 200:
+            raise BenchError(f"HTTP {response.status_code}: {response.text[:500]}")
+        parsed = response.json()
+        answers = parsed if isinstance(parsed, list) else [parsed]
+        meta = [answer["meta_info"] for answer in answers]
+        replayed = sum(each.get("hive", {}).get("tokens_replayed", 0) for each in meta)
+        self._steps.add(latency_s, sum(each["completion_tokens"] for each in meta) - replayed, replayed)
+        return [answer["text"] for answer in answers]

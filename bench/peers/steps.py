@@ -1,0 +1,60 @@
+"""What the requests of a program took, as the program sees them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hive_frontend.client import OnText
+
+from hive import Client, Completion, Message, Request
+
+
+@dataclass
+class Steps:
+    """The steps of some runs: a step is one request to the model, from its being made to its answer."""
+
+    latencies_s: list[float] = field(default_factory=list)
+    generated: int = 0
+    """Output tokens that the model computed."""
+    replayed: int = 0
+    """Output tokens that a cache served."""
+
+    def add(self, latency_s: float, generated: int, replayed: int) -> None:
+        """Count a step."""
+        self.latencies_s.append(latency_s)
+        self.generated += generated
+        self.replayed += replayed
+
+    def taken(self) -> Steps:
+        """What was counted since the last time that somebody took it."""
+        taken = Steps(self.latencies_s, self.generated, self.replayed)
+        self.latencies_s, self.generated, self.replayed = [], 0, 0
+        return taken
+
+
+class MeteredModel(Client):
+    """A model that hands everything on to another one, and counts it."""
+
+    def __init__(self, model: Client, steps: Steps) -> None:
+        self._model = model
+        self._steps = steps
+
+    async def complete(self, request: Request, on_text: OnText | None = None) -> Completion:
+        began = time.perf_counter()
+        completion = await self._model.complete(request, on_text)
+        self._steps.add(time.perf_counter() - began, completion.tokens_generated, completion.tokens_replayed)
+        return completion
+
+    def render(self, messages: Sequence[Message]) -> str:
+        return self._model.render(messages)
+
+    async def register(self, agent: str, session: str) -> None:
+        await self._model.register(agent, session)
+
+    async def end_session(self, session: str) -> None:
+        await self._model.end_session(session)
+
+    async def aclose(self) -> None:
+        await self._model.aclose()

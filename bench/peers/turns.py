@@ -1,0 +1,142 @@
+"""Turns: one arm plays the tasks of one block, on a server whose caches are cold."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import httpx
+
+from bench.game24.methods import Method
+from bench.game24.puzzles import Puzzle
+from bench.logits_cache.client import FLUSH_PATIENCE_S, BenchError
+from bench.peers.arms import ArmName
+from bench.peers.counters import Counters, read
+from bench.peers.memory import ServerMemory
+from bench.peers.steps import Steps
+from bench.peers.workers import Score, Worker
+from bench.rtl_repair.bugs import Bug
+
+
+class Server:
+    """One server, as the bench sees it from outside."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._http = httpx.AsyncClient(base_url=url, timeout=httpx.Timeout(120), trust_env=False)
+        self.memory = ServerMemory(url)
+
+    async def flush(self) -> None:
+        """Make its caches cold: KV, grammars, and on Hive's server the Logits Cache."""
+        answer = await self._http.post("/flush_cache", params={"timeout": FLUSH_PATIENCE_S})
+        if answer.status_code != 200:
+            raise BenchError(f"flush_cache: HTTP {answer.status_code}: {answer.text[:500]}")
+
+    async def counters(self) -> Counters | None:
+        """What it computed so far; None if it was started without `--enable-metrics`."""
+        answer = await self._http.get("/metrics", follow_redirects=True)
+        return read(answer.text) if answer.status_code == 200 else None
+
+    async def draft_tokens(self) -> int | None:
+        """How many tokens it has the model verify in each pass of speculative decoding; None without that."""
+        answer = await self._http.get("/server_info")
+        if answer.status_code != 200:
+            raise BenchError(f"{self.url} does not answer as an SGLang server: HTTP {answer.status_code}")
+        tokens = answer.json().get("speculative_num_draft_tokens")
+        return tokens if isinstance(tokens, int) else None
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._http.aclose()
+
+
+class Game(NamedTuple):
+    """Puzzles to search."""
+
+    method: Method
+    puzzles: Sequence[Puzzle]
+    at_once: int
+    seed: int
+
+
+class Repairs(NamedTuple):
+    """Sessions of repairs at once, each over bugs of a design of its own."""
+
+    sessions: Sequence[Sequence[Bug]]
+    patches: int
+    """Of each session, after which it ends."""
+    seed: int
+
+
+Tasks = Game | Repairs
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What an arm made of a block."""
+
+    arm: ArmName
+    block: int
+    score: Score
+    wall_s: float
+    steps: Steps
+    computed: Counters | None
+    host_bytes: int | None
+    """At the end of the turn."""
+    device_bytes: int | None
+
+
+async def take_turn(arm: ArmName, worker: Worker, server: Server, tasks: Tasks, block: int) -> Turn:
+    """Flush, work, and read the meters.
+
+    Raises:
+        BenchError, ModelError: when the server does not answer as it must.
+    """
+    await server.flush()
+    before = await server.counters()
+    worker.steps.taken()
+    began = time.perf_counter()
+    score = await work(worker, tasks)
+    wall_s = time.perf_counter() - began
+    after = await server.counters()
+    return Turn(
+        arm=arm,
+        block=block,
+        score=score,
+        wall_s=wall_s,
+        steps=worker.steps.taken(),
+        computed=None if before is None or after is None else after - before,
+        host_bytes=server.memory.host_bytes(),
+        device_bytes=server.memory.device_bytes(),
+    )
+
+
+async def work(worker: Worker, tasks: Tasks) -> Score:
+    """Do the tasks."""
+    if isinstance(tasks, Game):
+        return await _play(worker, tasks)
+    return await _repair(worker, tasks)
+
+
+async def _play(worker: Worker, game: Game) -> Score:
+    places = asyncio.Semaphore(game.at_once)
+
+    async def one(puzzle: Puzzle) -> bool:
+        async with places:
+            return await worker.play(puzzle, game.method, game.seed + puzzle.rank)
+
+    outcomes = await asyncio.gather(*map(one, game.puzzles))
+    return Score(len(outcomes), sum(outcomes))
+
+
+async def _repair(worker: Worker, repairs: Repairs) -> Score:
+    scores = await asyncio.gather(
+        *(
+            worker.repair(bugs, patches=repairs.patches, seed=repairs.seed + number)
+            for number, bugs in enumerate(repairs.sessions)
+        )
+    )
+    return Score(sum(score.tasks for score in scores), sum(score.solved for score in scores))

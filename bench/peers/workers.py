@@ -1,0 +1,127 @@
+"""Who works at the tasks of a workload: a program that asks a server, with its connections and the bill."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bench.game24.methods import Method, Shape, attempt
+from bench.game24.players import PROPOSER, VALUER, ByAgent, Player, at_server
+from bench.game24.puzzles import Puzzle
+from bench.peers import by_hand
+from bench.peers.arms import SERVERS, ArmName
+from bench.peers.sglang_client import Draw, SglangClient
+from bench.peers.steps import MeteredModel, Steps
+from bench.rtl_repair.bugs import Bug
+from bench.rtl_repair.methods import session
+from hive import Client, HttpClient
+
+
+class Score(NamedTuple):
+    """What came of some tasks."""
+
+    tasks: int
+    solved: int
+
+
+class Worker(ABC):
+    """An arm at work on one server; its connections stay open from task to task."""
+
+    def __init__(self) -> None:
+        self.steps = Steps()
+        """Of all tasks, until somebody takes them."""
+
+    @abstractmethod
+    async def play(self, puzzle: Puzzle, method: Method, seed: int) -> bool:
+        """Whether a search finds a solution of a puzzle."""
+
+    async def repair(self, bugs: Sequence[Bug], *, patches: int, seed: int) -> Score:
+        """A session over some bugs that ends when so many patches were tried.
+
+        Raises:
+            NotImplementedError: by whoever plays games alone.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close the connections."""
+
+
+class FrontendWorker(Worker):
+    """The programs as they are written with Hive's frontend; each method of the game has a client of its own."""
+
+    def __init__(self, url: str, shape: Shape, clients: dict[Method, Client]) -> None:
+        super().__init__()
+        self._shape = shape
+        self._players = {method: MeteredModel(client, self.steps) for method, client in clients.items()}
+        self._repairer = MeteredModel(HttpClient(url), self.steps)
+
+    async def play(self, puzzle: Puzzle, method: Method, seed: int) -> bool:
+        done = await attempt(puzzle, method, self._shape, Player.ROLES, self._players[method], seed=seed)
+        return done.solved
+
+    async def repair(self, bugs: Sequence[Bug], *, patches: int, seed: int) -> Score:
+        _, outcome = await session(bugs, self._repairer, rounds=patches, seed=seed)
+        return Score(outcome.bugs, len(outcome.repairs))
+
+    async def aclose(self) -> None:
+        for client in (*self._players.values(), self._repairer):
+            await client.aclose()
+
+
+class HandWorker(Worker):
+    """The game on asyncio; `together` asks for samples of one state in one request."""
+
+    def __init__(self, url: str, shape: Shape, *, together: bool) -> None:
+        super().__init__()
+        self._client = SglangClient(url, self.steps)
+        self._draw: Draw = self._client.draw_together if together else self._client.draw_singly
+        self._shape = shape
+
+    async def play(self, puzzle: Puzzle, method: Method, seed: int) -> bool:
+        return await by_hand.Player(self._draw, method, self._shape, seed).search(puzzle.numbers)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+class LangGraphWorker(Worker):
+    """Tree of Thoughts on LangGraph."""
+
+    def __init__(self, url: str, shape: Shape) -> None:
+        # Not installed with Hive, and needed by nobody else.
+        from bench.peers.on_langgraph import tree_of_thoughts
+
+        super().__init__()
+        self._client = SglangClient(url, self.steps)
+        self._search = tree_of_thoughts(self._client.draw_singly, shape)
+
+    async def play(self, puzzle: Puzzle, method: Method, seed: int) -> bool:
+        if method is not Method.TOT:
+            raise ValueError(f"nobody wrote {method} on LangGraph")
+        return await self._search(puzzle.numbers, seed)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+def worker(arm: ArmName, url: str, shape: Shape) -> Worker:
+    """The worker of an arm, on its server."""
+    match arm:
+        case "asyncio" | "asyncio_on_hive":
+            return HandWorker(url, shape, together=False)
+        case "n_k":
+            return HandWorker(url, shape, together=True)
+        case "langgraph" | "langgraph_on_hive":
+            return LangGraphWorker(url, shape)
+    return FrontendWorker(url, shape, {method: _player(arm, url, shape, method) for method in Method})
+
+
+def _player(arm: ArmName, url: str, shape: Shape, method: Method) -> Client:
+    if SERVERS[arm] == "hive":
+        distinct = arm == "hive" and shape.distinct_in(method)
+        return at_server(url, Player.ROLES, distinct=distinct)
+    # Nobody goes ahead of the others: no cache of these servers could answer them from what the first one left.
+    return ByAgent({role: HttpClient(url, model=role) for role in (PROPOSER, VALUER)})
