@@ -57,6 +57,7 @@ RESERVE_S = 20.0
 
 
 def _parser() -> argparse.ArgumentParser:
+    shape = Shape()
     parser = argparse.ArgumentParser(
         prog="python -m bench.peers",
         description=__doc__,
@@ -67,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="smaller searches without votes of three, and as many blocks as fit into eight minutes",
+        help="smaller searches, and as many blocks as fit into eight minutes",
     )
     parser.add_argument("--only", choices=WORKLOADS, nargs="+", default=list(WORKLOADS), help="only these")
     parser.add_argument(
@@ -82,20 +83,26 @@ def _parser() -> argparse.ArgumentParser:
             f"--{kind}-url", metavar="URL", help="a server that runs already (default: start one)"
         )
     parser.add_argument(
-        "--puzzles", type=_positive, metavar="N", help="of Game of 24, rank 900 and up (default: 20)"
-    )
-    parser.add_argument("--block", type=_positive, metavar="N", help="puzzles in a turn (default: 2)")
-    parser.add_argument(
-        "--at-once", type=_positive, default=1, metavar="N", help="puzzles played side by side (default: 1)"
+        "--puzzles", type=_positive, metavar="N", help="of Game of 24's test set (default: 40)"
     )
     parser.add_argument(
-        "--branching", type=_positive, metavar="N", help="proposals for a position (default: 5)"
+        "--at-once", type=_positive, metavar="N", help="puzzles side by side, a block (default: 4)"
     )
     parser.add_argument(
-        "--breadth", type=_positive, metavar="N", help="positions that tot keeps (default: 3)"
+        "--branching",
+        type=_positive,
+        metavar="N",
+        help=f"proposals for a position (default: {shape.branching})",
     )
-    parser.add_argument("--votes", type=_positive, metavar="N", help="for a position (default: 3)")
-    parser.add_argument("--temperature", type=_temperature, metavar="T", help="of proposals (default: 1)")
+    parser.add_argument(
+        "--breadth", type=_positive, metavar="N", help=f"positions that tot keeps (default: {shape.breadth})"
+    )
+    parser.add_argument(
+        "--votes", type=_positive, metavar="N", help=f"for a position (default: {shape.votes})"
+    )
+    parser.add_argument(
+        "--temperature", type=_temperature, metavar="T", help=f"of proposals (default: {shape.temperature:g})"
+    )
     parser.add_argument(
         "--distinct",
         action=argparse.BooleanOptionalAction,
@@ -133,7 +140,7 @@ def _temperature(text: str) -> float:
 def settings_of(options: argparse.Namespace) -> Settings:
     """The options, with what ``--quick`` stands for."""
     quick: bool = options.quick
-    default = Shape(branching=3, breadth=2, votes=2) if quick else Shape()
+    default = Shape(branching=3, breadth=2) if quick else Shape()
     return Settings(
         shape=Shape(
             options.branching or default.branching,
@@ -142,12 +149,11 @@ def settings_of(options: argparse.Namespace) -> Settings:
             options.temperature or default.temperature,
             options.distinct,
         ),
-        puzzles=options.puzzles or (6 if quick else 20),
-        block=options.block or (1 if quick else 2),
-        at_once=options.at_once,
+        puzzles=options.puzzles or (8 if quick else 40),
+        at_once=options.at_once or (2 if quick else 4),
         sessions=options.sessions,
-        patches=options.patches or (2 if quick else 6),
-        repair_blocks=options.repair_blocks or (2 if quick else 3),
+        patches=options.patches or (1 if quick else 6),
+        repair_blocks=options.repair_blocks or (1 if quick else 3),
         seed=options.seed,
     )
 
@@ -257,8 +263,14 @@ def _measure(
     ]
     if wanted:
         session.console.print(f"starting {', '.join(each.kind for each in wanted)}")
-    with running(wanted, ensure_embedded_model(), on_cpu()) as started:
-        urls = {**given, **{each.kind: url for each, url in started.items()}}
+    with running(wanted, ensure_embedded_model(), on_cpu()) as (started, died):
+        if "hive" in died:
+            raise died["hive"]
+        for kind, error in died.items():
+            # Behind the first line is the end of the server's log: for people, on the terminal.
+            session.console.print(str(error), highlight=False, markup=False)
+            session.left_out[f"{kind} server"] = str(error).partition("\n")[0].rstrip(":")
+        urls = {**given, **started}
         asyncio.run(session.run(urls, part, deadline))
         return served_model(next(iter(urls.values())))
 

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel
 
-from bench.peers.arms import ArmName, WorkloadName, is_peer
+from bench.peers.arms import OURS, ArmName, WorkloadName, is_peer
 from bench.peers.turns import Turn
 
 Figure = Literal["solved_per_minute", "tasks_per_minute", "step_p50_ms", "tokens_computed_per_solved"]
@@ -120,27 +120,26 @@ def best_peer(by_arm: dict[ArmName, list[Turn]], what: Figure) -> ArmName | None
 def ratios(workload: WorkloadName, by_arm: dict[ArmName, list[Turn]], command: str) -> list[Ratio]:
     """Hive against stock SGLang and against the best peer, in every figure."""
     found: list[Ratio] = []
-    if "hive" not in by_arm:
-        return found
-    for what, better in BETTER.items():
-        others: list[tuple[ArmName | None, bool]] = [("stock", False), (best_peer(by_arm, what), True)]
-        for other, best in others:
-            if other is None or other not in by_arm:
-                continue
-            ours, theirs = by_arm["hive"], by_arm[other]
-            bounds = interval(ours, theirs, what)
-            found.append(
-                Ratio(
-                    workload=workload,
-                    figure=what,
-                    better=better,
-                    ours="hive",
-                    other=other,
-                    best_peer=best,
-                    value=ratio(ours, theirs, what),
-                    low=bounds[0] if bounds else None,
-                    high=bounds[1] if bounds else None,
-                    command=command,
+    for mine in OURS:
+        for what, better in BETTER.items():
+            others: list[tuple[ArmName | None, bool]] = [("stock", False), (best_peer(by_arm, what), True)]
+            for other, best in others:
+                if mine not in by_arm or other is None or other not in by_arm:
+                    continue
+                ours, theirs = by_arm[mine], by_arm[other]
+                low, high = interval(ours, theirs, what) or (None, None)
+                found.append(
+                    Ratio(
+                        workload=workload,
+                        figure=what,
+                        better=better,
+                        ours=mine,
+                        other=other,
+                        best_peer=best,
+                        value=ratio(ours, theirs, what),
+                        low=low,
+                        high=high,
+                        command=command,
+                    )
                 )
-            )
     return found

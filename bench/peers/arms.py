@@ -43,8 +43,8 @@ without replacement, which no other server can. `hive_stepwise` does not. `async
 by hand: what a user of SGLang has without Hive; `n_k` asks for all samples of a state in one request. `..._on_hive` are
 programs by hand, whose requests say nothing of who asks, on Hive's server.
 """
-OPTIONAL: Final[frozenset[ArmName]] = frozenset({"hive_stepwise", "asyncio_on_hive", "langgraph_on_hive"})
-"""Not measured unless asked for: they are no peers, but tell what in Hive does it."""
+OPTIONAL: Final[frozenset[ArmName]] = frozenset({"asyncio_on_hive", "langgraph_on_hive"})
+"""Not measured unless asked for: neither peers, nor what anybody would do who has Hive."""
 
 _SERVED: Final[tuple[ArmName, ...]] = ("hive", "hive_stepwise", "stock", "ngram")
 ARMS_OF: Final[Mapping[WorkloadName, Sequence[ArmName]]] = {
@@ -54,6 +54,10 @@ ARMS_OF: Final[Mapping[WorkloadName, Sequence[ArmName]]] = {
     # Agents that hand work to each other, tools between the calls: nobody has written it by hand.
     "rtl": ("hive", "stock", "ngram"),
 }
+
+
+OURS: Final[tuple[ArmName, ...]] = ("hive", "hive_stepwise")
+"""Programs on Hive's frontend and server: they are compared with the peers."""
 
 
 def is_peer(arm: ArmName) -> bool:

@@ -191,12 +191,13 @@ def rows_table(report: Report) -> Table:
 def ratios_table(report: Report) -> Table:
     """Hive over stock SGLang, and over the best peer."""
     table = Table(title="Hive over others", title_justify="left")
-    for heading in ("workload", "figure", "other", "ratio", "95%", "better"):
+    for heading in ("workload", "figure", "ours", "other", "ratio", "95%", "better"):
         table.add_column(heading, justify="right" if heading in ("ratio", "95%") else "left")
     for each in report.ratios:
         table.add_row(
             each.workload,
             each.figure,
+            each.ours,
             f"{each.other} (best peer)" if each.best_peer else each.other,
             "-" if each.value is None else f"{each.value:.2f}",
             "-" if each.low is None or each.high is None else f"{each.low:.2f}-{each.high:.2f}",

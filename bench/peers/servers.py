@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 from bench.logits_cache.servers import started
 from bench.peers.arms import Kind
+from hive.server_process import ServerDied
 
 GPU_FLAGS = {
     # A pool of this many tokens, whatever else is on the device: servers that start at the same time would otherwise
@@ -36,26 +37,30 @@ def gpu_defaults(flags: Sequence[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def running(wanted: Sequence[Wanted], model: Path, on_cpu: bool) -> Iterator[Mapping[Wanted, str]]:
-    """URLs of servers, which end with the context.
+def running(
+    wanted: Sequence[Wanted], model: Path, on_cpu: bool
+) -> Iterator[tuple[Mapping[Kind, str], Mapping[Kind, ServerDied]]]:
+    """URLs of servers, which end with the context, and what became of those that did not come up.
 
     On a CPU they start one after the other: two that import at the same time take longer than that on a small
     machine. Beside a GPU, where there are cores, they all start at once.
-
-    Raises:
-        ServerDied: when one does not come up.
     """
-    contexts = [
-        started(
+    contexts = {
+        each.kind: started(
             [each.kind], model, each.flags if on_cpu else [*each.flags, *gpu_defaults(each.flags)], on_cpu
         )
         for each in wanted
-    ]
+    }
+    urls: dict[Kind, str] = {}
+    died: dict[Kind, ServerDied] = {}
     with contextlib.ExitStack() as stack:
         with ThreadPoolExecutor(1 if on_cpu else max(1, len(wanted))) as threads:
-            starts = [threads.submit(context.__enter__) for context in contexts]
-            wait(starts)
-        for context, start in zip(contexts, starts, strict=True):
-            if start.exception() is None:
-                stack.push(context)
-        yield {each: start.result()[each.kind] for each, start in zip(wanted, starts, strict=True)}
+            starts = {kind: threads.submit(context.__enter__) for kind, context in contexts.items()}
+        for kind, start in starts.items():
+            error = start.exception()
+            if error is None:
+                stack.push(contexts[kind])
+                urls |= {kind: start.result()[kind]}
+            elif isinstance(error, ServerDied):
+                died[kind] = error
+        yield urls, died

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle, islice
+from typing import TypeVar
 
 import httpx
 from rich.console import Console
@@ -29,6 +30,8 @@ WARM_UP = numbers_of((3, 4, 6))
 """What every arm plays before anything is measured: a game with a step less than those of the test set."""
 BUGS_PER_SESSION = 8
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -36,10 +39,8 @@ class Settings:
 
     shape: Shape
     puzzles: int
-    block: int
-    """Puzzles that an arm plays before it is the next one's turn."""
     at_once: int
-    """Puzzles, of them."""
+    """Puzzles that an arm plays side by side before it is the next one's turn."""
     sessions: int
     patches: int
     repair_blocks: int
@@ -52,8 +53,8 @@ class Settings:
         random.Random(self.seed).shuffle(chosen)
         chosen = chosen[: self.puzzles]
         return [
-            Game(Method(workload), chosen[begin : begin + self.block], self.at_once, self.seed)
-            for begin in range(0, len(chosen), self.block)
+            Game(Method(workload), chosen[begin : begin + self.at_once], self.at_once, self.seed)
+            for begin in range(0, len(chosen), self.at_once)
         ]
 
     async def repairs(self) -> list[Tasks]:
@@ -67,15 +68,13 @@ class Settings:
                 for number in numbers
             ]
             # Every bug takes at least one patch: a session never runs out of bugs before its patches are used up.
-            sessions = [list(islice(cycle(each), self.patches)) for each in bugs]
+            sessions = [list(itertools.islice(itertools.cycle(each), self.patches)) for each in bugs]
             blocks.append(Repairs(sessions, self.patches, self.seed + numbers.start))
         return blocks
 
-    def warm_up(self, workload: WorkloadName, first: Tasks) -> Tasks:
-        """Something small to do before the first block."""
-        if isinstance(first, Repairs):
-            return Repairs(first.sessions[:1], 1, self.seed)
-        return Game(Method(workload), [Puzzle(0, WARM_UP, luck(WARM_UP))], 1, self.seed)
+    def warm_up(self) -> Game:
+        """Something small to do before the first block, with as many requests at once as later."""
+        return Game(Method.TOT, [Puzzle(0, WARM_UP, luck(WARM_UP))] * self.at_once, self.at_once, self.seed)
 
 
 @dataclass
@@ -96,7 +95,10 @@ class Session:
     ) -> None:
         """Measure the workloads on the servers at some URLs: as many blocks as there is time for, but at least one.
 
-        An arm that fails is left out, with the reason; so are those whose server is not there.
+        An arm that fails is left out, with the reason. Arms whose server is not there take no part.
+
+        Raises:
+            BenchError: when there is no SGLang server at a URL.
         """
         async with contextlib.AsyncExitStack() as stack:
             servers: dict[Kind, Server] = {}
@@ -105,68 +107,75 @@ class Session:
                 stack.push_async_callback(servers[kind].aclose)
                 if draft_tokens := await servers[kind].draft_tokens():
                     self._draft_tokens[kind] = draft_tokens
-            workers: dict[ArmName, Worker] = {}
-            going: dict[WorkloadName, list[ArmName]] = {}
-            blocks: dict[WorkloadName, list[Tasks]] = {}
-            for workload, arms in chosen.items():
-                going[workload] = [arm for arm in arms_of(workload, arms) if SERVERS[arm] in servers]
-                blocks[workload] = (
-                    await self.settings.repairs() if workload == "rtl" else self.settings.games(workload)
-                )
-                for arm in list(going[workload]):
-                    if arm not in workers:
-                        workers[arm] = worker(arm, servers[SERVERS[arm]].url, self.settings.shape)
-                        stack.push_async_callback(workers[arm].aclose)
-                    with self._leaving_out(workload, arm, going):
-                        await work(workers[arm], self.settings.warm_up(workload, blocks[workload][0]))
-            longest = 0.0
-            for number in range(max(map(len, blocks.values()), default=0)):
-                began = time.monotonic()
-                if number and deadline is not None and began + longest > deadline:
-                    for workload in blocks:
-                        rest = len(blocks[workload]) - number
-                        self.left_out[f"{workload}, last {rest} blocks"] = "there was no time"
-                    break
-                for place, workload in enumerate(blocks):
-                    if number < len(blocks[workload]):
-                        await self._block(
-                            workload, blocks[workload][number], number, place, workers, servers, going
-                        )
-                longest = max(longest, time.monotonic() - began)
+            crew = _Crew(
+                {
+                    workload: [arm for arm in arms_of(workload, arms) if SERVERS[arm] in servers]
+                    for workload, arms in chosen.items()
+                },
+                servers,
+            )
+            for arm in dict.fromkeys(itertools.chain.from_iterable(crew.arms.values())):
+                crew.workers[arm] = worker(arm, urls[SERVERS[arm]], self.settings.shape)
+                stack.push_async_callback(crew.workers[arm].aclose)
+            await self._warm_up(crew)
+            await self._blocks(crew, deadline)
 
-    async def _block(
-        self,
-        workload: WorkloadName,
-        tasks: Tasks,
-        number: int,
-        place: int,
-        workers: Mapping[ArmName, Worker],
-        servers: Mapping[Kind, Server],
-        going: dict[WorkloadName, list[ArmName]],
+    async def _warm_up(self, crew: _Crew) -> None:
+        for arm, each in crew.workers.items():
+            self.console.print(f"warming up: {arm}", highlight=False)
+            if await self._attempt("warm-up", arm, work(each, self.settings.warm_up())) is None:
+                for arms in crew.arms.values():
+                    if arm in arms:
+                        arms.remove(arm)
+
+    async def _blocks(self, crew: _Crew, deadline: float | None) -> None:
+        blocks = {
+            workload: await self.settings.repairs() if workload == "rtl" else self.settings.games(workload)
+            for workload in crew.arms
+        }
+        longest = 0.0
+        for number in range(max(map(len, blocks.values()))):
+            began = time.monotonic()
+            going = {workload: some for workload, some in blocks.items() if number < len(some)}
+            if number and deadline is not None and began + longest > deadline:
+                for workload, some in going.items():
+                    self.left_out[f"{workload}, last {len(some) - number} blocks"] = "there was no time"
+                break
+            for place, (workload, some) in enumerate(going.items()):
+                for arm in rotated(crew.arms[workload], number + place):
+                    await self._turn(crew, workload, arm, some[number], number)
+            longest = max(longest, time.monotonic() - began)
+
+    async def _turn(
+        self, crew: _Crew, workload: WorkloadName, arm: ArmName, tasks: Tasks, number: int
     ) -> None:
-        for arm in rotated(going[workload], number + place):
-            with self._leaving_out(workload, arm, going):
-                turn = await take_turn(arm, workers[arm], servers[SERVERS[arm]], tasks, number)
-                self.turns.setdefault(workload, {}).setdefault(arm, []).append(turn)
-                self.console.print(
-                    f"{workload}, block {number + 1}: {arm} solves {turn.score.solved} of {turn.score.tasks} "
-                    f"in {turn.wall_s:.1f} s, {len(turn.steps.latencies_s)} requests",
-                    highlight=False,
-                )
+        by_arm = self.turns.setdefault(workload, {})
+        turn = await self._attempt(
+            workload, arm, take_turn(arm, crew.workers[arm], crew.servers[SERVERS[arm]], tasks, number)
+        )
+        if turn is None:
+            # With all its turns: others have more blocks than it.
+            crew.arms[workload].remove(arm)
+            by_arm.pop(arm, None)
+            return
+        by_arm.setdefault(arm, []).append(turn)
+        self.console.print(
+            f"{workload}, block {number + 1}: {arm} solves {turn.score.solved} of {turn.score.tasks} "
+            f"in {turn.wall_s:.1f} s, {len(turn.steps.latencies_s)} requests",
+            highlight=False,
+        )
 
-    @contextlib.contextmanager
-    def _leaving_out(
-        self, workload: WorkloadName, arm: ArmName, going: dict[WorkloadName, list[ArmName]]
-    ) -> Iterator[None]:
-        """Leave an arm out of a workload if it fails, with all its turns: others have more blocks than it."""
+    async def _attempt(self, what: str, arm: ArmName, job: Awaitable[T]) -> T | None:
+        """What comes of a job of an arm; None if it fails, which is written down."""
+        failed: Exception | None = None
         try:
-            yield
-        except (BenchError, ModelError, httpx.HTTPError) as error:
-            going[workload].remove(arm)
-            self.turns.get(workload, {}).pop(arm, None)
-            reason = str(error) or repr(error)
-            self.left_out[f"{workload}, {arm}"] = reason
-            self.console.print(f"{workload}: {arm} left out: {reason}", highlight=False, markup=False)
+            return await job
+        except* (BenchError, ModelError, httpx.HTTPError) as group:
+            failed = _first(group)
+        reason = str(failed) or repr(failed)
+        self.left_out[f"{arm}, {what}"] = reason
+        self.console.print(f"{what}: {arm} left out: {reason}", highlight=False, markup=False)
+        return None
 
     def rows(self) -> list[Row]:
         """All arms, in the order of the tables."""
@@ -179,3 +188,21 @@ class Session:
     def ratios(self, command: str) -> list[Ratio]:
         """Hive over others."""
         return [each for workload, turns in self.turns.items() for each in ratios(workload, turns, command)]
+
+
+@dataclass
+class _Crew:
+    """Who takes part in a run."""
+
+    arms: dict[WorkloadName, list[ArmName]]
+    """In their order; those that failed have gone."""
+    servers: Mapping[Kind, Server]
+    workers: dict[ArmName, Worker] = field(default_factory=dict)
+
+
+def _first(error: BaseException) -> Exception:
+    """The first of the errors in a group of groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, Exception)
+    return error

@@ -93,7 +93,8 @@ async def take_turn(arm: ArmName, worker: Worker, server: Server, tasks: Tasks, 
     """Flush, work, and read the meters.
 
     Raises:
-        BenchError, ModelError: when the server does not answer as it must.
+        BenchError: when the server does not answer as it must; ModelError for the same, and errors of httpx, or a
+            group of these: one that several tasks of the turn may have met.
     """
     await server.flush()
     before = await server.counters()
@@ -128,15 +129,16 @@ async def _play(worker: Worker, game: Game) -> Score:
         async with places:
             return await worker.play(puzzle, game.method, game.seed + puzzle.rank)
 
-    outcomes = await asyncio.gather(*map(one, game.puzzles))
-    return Score(len(outcomes), sum(outcomes))
+    async with asyncio.TaskGroup() as tasks:
+        games = [tasks.create_task(one(puzzle)) for puzzle in game.puzzles]
+    return Score(len(games), sum(each.result() for each in games))
 
 
 async def _repair(worker: Worker, repairs: Repairs) -> Score:
-    scores = await asyncio.gather(
-        *(
-            worker.repair(bugs, patches=repairs.patches, seed=repairs.seed + number)
+    async with asyncio.TaskGroup() as tasks:
+        sessions = [
+            tasks.create_task(worker.repair(bugs, patches=repairs.patches, seed=repairs.seed + number))
             for number, bugs in enumerate(repairs.sessions)
-        )
-    )
+        ]
+    scores = [session.result() for session in sessions]
     return Score(sum(score.tasks for score in scores), sum(score.solved for score in scores))

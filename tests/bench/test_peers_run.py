@@ -20,7 +20,6 @@ from tests.bench.peers_server import stand_in
 SETTINGS = Settings(
     shape=Shape(branching=2, breadth=1, votes=1),
     puzzles=3,
-    block=2,
     at_once=2,
     sessions=2,
     patches=3,
@@ -82,7 +81,7 @@ async def test_an_arm_that_fails_is_left_out_with_its_turns() -> None:
         await session.run({"stock": server.url}, {"tot": ARMS}, None)
     assert set(session.turns["tot"]) == {"stock", "asyncio"}
     assert all(len(turns) == 2 for turns in session.turns["tot"].values())
-    assert "out of order" in session.left_out["tot, n_k"]
+    assert "out of order" in session.left_out["n_k, tot"]
 
 
 async def test_the_tasks_of_a_run() -> None:
@@ -112,7 +111,9 @@ def test_the_command(
     real = Session.run
     monkeypatch.setattr(Session, "run", run)
     monkeypatch.setattr(bench, "served_model", lambda url: "model")
-    arguments = "--only best_of_n --arms hive stock ngram asyncio --puzzles 3 --block 1 --branching 2".split()
+    options = {"--only": "best_of_n", "--puzzles": "3", "--at-once": "1", "--branching": "2"}
+    arguments = [word for option in options.items() for word in option]
+    arguments += ["--arms", "hive", "stock", "ngram", "asyncio"]
     urls = ["--hive-url", "http://hive/", "--stock-url", "http://stock"]
     bench.main(["--json", str(tmp_path / "deep" / "report.json"), *arguments, *urls])
     text = (tmp_path / "deep" / "report.json").read_text()
