@@ -22,25 +22,28 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.game24 import prompts
-from bench.game24.puzzles import puzzles
-from bench.game24.rules import legal_steps, successors
+from bench.game24.puzzles import TEST_SET, TUNING_SET, puzzles
+from bench.game24.rules import Numbers, legal_steps, successors
 from bench.roles import game24, rtl
 from bench.roles.example import Question
 from bench.roles.lora import Encoded, Settings, encode, save, train
 from bench.roles.quiz import grade
 
-FURTHER, TINY_FURTHER = 9_000, 20
-"""Puzzles beyond the game's own."""
+FURTHER = {"proposer": (25_000, 32), "valuer": (9_000, 24)}
+"""Puzzles beyond the game's own, and their largest number. The proposer is to find steps in puzzles that it never met,
+and finds the more the more it has met; the valuer is to know by heart what can follow a step."""
+TINY_FURTHER = (20, 24)
 TIMES = 3
 """How often each bug is told, each time in other words."""
 LONGEST = 2_000
 """Tokens of a lesson, which is left out if it has more."""
 
 ROLES = {
-    "proposer": Settings(steps=4000, batch=256, rate=2e-3),
-    "valuer": Settings(steps=4000, batch=256, rate=2e-3),
+    # Trained for longer on fewer puzzles it knew them by heart, and told right steps from others less often.
+    "proposer": Settings(steps=900, batch=512, rate=1e-3),
+    "valuer": Settings(steps=2400, batch=256, rate=2e-3),
     # Its lessons are a hundred times as long.
-    "patcher": Settings(steps=1500, batch=32, tokens=32_768),
+    "patcher": Settings(steps=750, batch=32, tokens=32_768),
 }
 TINY = {
     "proposer": Settings(steps=20, batch=8, rank=4),
@@ -76,15 +79,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         options.base = ensure_embedded_model()
     began = time.monotonic()
     cuda = torch.cuda.is_available()
-    base = AutoModelForCausalLM.from_pretrained(
-        options.base, dtype=torch.bfloat16 if cuda else torch.float32
-    ).to("cuda" if cuda else "cpu")
     tokenizer = AutoTokenizer.from_pretrained(options.base)
     rng = random.Random(settings.seed)
     if options.role == "patcher":
         course = patching(tokenizer, rng, tiny=options.tiny)
     else:
         course = playing(options.role, tokenizer, rng, tiny=options.tiny)
+    # Afterwards, for lessons are made in processes that are forked.
+    base = AutoModelForCausalLM.from_pretrained(
+        options.base, dtype=torch.bfloat16 if cuda else torch.float32
+    ).to("cuda" if cuda else "cpu")
     say(f"{len(course.lessons):,} lessons after {time.monotonic() - began:.0f} s")
 
     def ask(model: Any, when: str) -> dict[str, Any]:
@@ -143,28 +147,46 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def playing(role: str, tokenizer: Any, rng: random.Random, *, tiny: bool) -> Course:
-    """A role in Game of 24; it is asked about puzzles of the test set."""
-    positions = list(game24.positions_of(game24.taught_puzzles(TINY_FURTHER if tiny else FURTHER, rng)))
+    """A role in Game of 24; it is asked about puzzles of the test set and, to choose settings by, of the tuning set."""
+    positions = list(
+        game24.positions_of(game24.taught_puzzles(*(TINY_FURTHER if tiny else FURTHER[role]), rng))
+    )
     about = {"positions_of_the_test_set_met": game24.met(positions)}
-    test = [puzzle.numbers for puzzle in puzzles(900, 905 if tiny else 1000)]
+    asked = {
+        where: [puzzle.numbers for puzzle in puzzles(ranks.start, ranks.start + 5 if tiny else ranks.stop)]
+        for where, ranks in (("the test set", TEST_SET), ("the tuning set", TUNING_SET))
+    }
     if role == "proposer":
-        steps = [
-            Question(
-                prompts.propose_role(numbers),
-                tuple(f"{step} =" for step in legal_steps(numbers)),
-                frozenset(f"{step} =" for step in game24.good_steps(numbers)),
-            )
-            for numbers in test
-        ]
-        taught = game24.proposals(positions)
-        return Course(encode(tokenizer, taught), {"steps": steps}, about)
-    after = [rng.choice(successors(numbers)) for numbers in test for _ in range(4)]
-    worths = [
-        Question(prompts.value_role(numbers), tuple(prompts.WORTH), frozenset([game24.verdict(numbers)]))
-        for numbers in after
-    ]
-    taught = game24.judgements(positions, rng)
-    return Course(encode(tokenizer, taught), {"worths": worths}, about)
+        return Course(
+            encode(tokenizer, game24.proposals(positions)),
+            {f"steps of {where}": [step_from(numbers) for numbers in some] for where, some in asked.items()},
+            about,
+        )
+    # A position after a step, the step drawn by lot: so most of them are hopeless, as in a search.
+    return Course(
+        encode(tokenizer, game24.judgements(positions, rng)),
+        {
+            f"worths in {where}": [
+                worth_of(rng.choice(successors(numbers))) for numbers in some for _ in range(4)
+            ]
+            for where, some in asked.items()
+        },
+        about,
+    )
+
+
+def step_from(numbers: Numbers) -> Question:
+    """Which step to take."""
+    return Question(
+        prompts.propose_role(numbers),
+        tuple(f"{step} =" for step in legal_steps(numbers)),
+        frozenset(f"{step} =" for step in game24.good_steps(numbers)),
+    )
+
+
+def worth_of(numbers: Numbers) -> Question:
+    """What a position is worth."""
+    return Question(prompts.value_role(numbers), tuple(prompts.WORTH), frozenset([game24.verdict(numbers)]))
 
 
 def patching(tokenizer: Any, rng: random.Random, *, tiny: bool) -> Course:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from hive_frontend import Client, Completion, HttpClient, Request
-from hive_frontend.client import OnText
+from hive_frontend import Client, HttpClient
 
+from bench.by_agent import ByAgent
 from bench.game24 import prompts
 from bench.game24.rules import Numbers
 
@@ -31,27 +30,6 @@ class Player(StrEnum):
     def judge(self, numbers: Numbers) -> str | list[tuple[str, str]]:
         """A text to go on with, or a chat, whose next word says what `numbers` are worth."""
         return prompts.value_role(numbers) if self is Player.ROLES else prompts.value(numbers)
-
-
-class ByAgent(Client):
-    """A model of its own for each agent: another adapter, or another way to be sampled."""
-
-    def __init__(self, clients: Mapping[str, Client]) -> None:
-        self._clients = dict(clients)
-
-    async def complete(self, request: Request, on_text: OnText | None = None) -> Completion:
-        return await self._clients[request.agent].complete(request, on_text)
-
-    async def register(self, agent: str, session: str) -> None:
-        await self._clients[agent].register(agent, session)
-
-    async def end_session(self, session: str) -> None:
-        for client in self._clients.values():
-            await client.end_session(session)
-
-    async def aclose(self) -> None:
-        for client in self._clients.values():
-            await client.aclose()
 
 
 def at_server(

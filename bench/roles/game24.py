@@ -10,10 +10,11 @@ among them: `met` says how many of the test set's are in a set of lessons.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from itertools import combinations_with_replacement
-from typing import Final
+from typing import Final, TypeVar
 
 from bench.game24 import prompts
 from bench.game24.puzzles import LARGEST, TEST_SET, TUNING_SET, luck, puzzles
@@ -21,8 +22,8 @@ from bench.game24.rules import Numbers, Step, is_solved, legal_steps, numbers_of
 from bench.roles.example import Example
 
 HOPELESS: Final = "impossible"
-LARGEST_TAUGHT: Final = 24
-"""Of the numbers of further puzzles."""
+_AT_ONCE: Final = 256
+"""Positions that one process looks at before it is handed more."""
 HOPELESS_EACH: Final = 8
 """Hopeless positions that the valuer is taught for each of the others."""
 
@@ -59,35 +60,28 @@ def verdict(numbers: Numbers) -> str:
     return (HOPELESS, "likely", "sure")[min(2, good)]
 
 
-def taught_puzzles(further: int, rng: random.Random) -> list[Numbers]:
-    """All puzzles that can be solved but those kept back, and `further` ones with numbers beyond 13.
+def taught_puzzles(further: int, largest: int, rng: random.Random) -> list[Numbers]:
+    """All puzzles that can be solved but those kept back, and `further` ones with numbers from 14 to `largest`.
 
     Raises:
         ValueError: when there are not so many.
     """
     kept_back = _never_taught()
     game = combinations_with_replacement(range(1, LARGEST + 1), 4)
-    taught = [
-        numbers
-        for values in game
-        if (numbers := numbers_of(values)) not in kept_back and _reaches_24(numbers)
-    ]
+    taught = _that_reach_24(numbers for values in game if (numbers := numbers_of(values)) not in kept_back)
     larger = [
-        values
-        for values in combinations_with_replacement(range(1, LARGEST_TAUGHT + 1), 4)
-        if values[-1] > LARGEST
+        values for values in combinations_with_replacement(range(1, largest + 1), 4) if values[-1] > LARGEST
     ]
     rng.shuffle(larger)
     found = 0
-    for values in larger:
+    # Some more than half of them can be solved.
+    for first in range(0, len(larger), 2 * further):
+        some = _that_reach_24(map(numbers_of, larger[first : first + 2 * further]))
+        taught += some[: further - found]
+        found += len(some[: further - found])
         if found == further:
-            break
-        if _reaches_24(numbers := numbers_of(values)):
-            taught.append(numbers)
-            found += 1
-    if found < further:
-        raise ValueError(f"there are {found} further puzzles, not {further}")
-    return taught
+            return taught
+    raise ValueError(f"there are {found} further puzzles, not {further}")
 
 
 def positions_of(taught: Iterable[Numbers]) -> Iterator[Numbers]:
@@ -105,10 +99,11 @@ def positions_of(taught: Iterable[Numbers]) -> Iterator[Numbers]:
 
 def proposals(positions: Iterable[Numbers]) -> list[Example]:
     """A lesson for the proposer on each position from which 24 can be reached."""
+    positions = list(positions)
     return [
         Example(prompts.propose_role(position), tuple(f"{step} =" for step in steps))
-        for position in positions
-        if (steps := good_steps(position))
+        for position, steps in zip(positions, _of_each(good_steps, positions), strict=True)
+        if steps
     ]
 
 
@@ -122,11 +117,10 @@ def judgements(positions: Iterable[Numbers], rng: random.Random) -> list[Example
     """
     reachable: dict[int, list[Example]] = {2: [], 3: []}
     hopeless: dict[int, list[Example]] = {2: [], 3: []}
-    for position in positions:
-        if len(position) in reachable:
-            says = verdict(position)
-            kind = hopeless if says == HOPELESS else reachable
-            kind[len(position)].append(Example(prompts.value_role(position), (says,)))
+    asked = [position for position in positions if len(position) in reachable]
+    for position, says in zip(asked, _of_each(verdict, asked), strict=True):
+        kind = hopeless if says == HOPELESS else reachable
+        kind[len(position)].append(Example(prompts.value_role(position), (says,)))
     lessons: list[Example] = []
     for numbers, found in reachable.items():
         lessons += found * HOPELESS_EACH
@@ -139,6 +133,22 @@ def met(positions: Sequence[Numbers]) -> float:
     taught = set(positions)
     after = {following for numbers in held_out() for following in successors(numbers)}
     return len(after & taught) / len(after)
+
+
+_Result = TypeVar("_Result")
+
+
+def _of_each(function: Callable[[Numbers], _Result], positions: Sequence[Numbers]) -> list[_Result]:
+    """What a function says of positions, in their order: of many, in as many processes as there are cores."""
+    if len(positions) <= 100 * _AT_ONCE:
+        return list(map(function, positions))
+    with ProcessPoolExecutor() as pool:
+        return list(pool.map(function, positions, chunksize=_AT_ONCE))
+
+
+def _that_reach_24(puzzles: Iterable[Numbers]) -> list[Numbers]:
+    puzzles = list(puzzles)
+    return [numbers for numbers, can in zip(puzzles, _of_each(_reaches_24, puzzles), strict=True) if can]
 
 
 def _reaches_24(numbers: Numbers) -> bool:

@@ -100,7 +100,7 @@ def _texts(example: Example) -> Iterator[str]:
 def train(
     base: Any, lessons: Sequence[Encoded], settings: Settings, say: Callable[[str], None]
 ) -> tuple[Any, list[float]]:
-    """Train an adapter of a causal language model; returns the model with it, and the loss of each step in nats.
+    """Train an adapter of a causal language model; returns the model with it, and each step's loss in nats per token.
 
     The base is frozen, wrapped, and stays on its device, in its type; the adapter is trained in float32.
 
@@ -108,6 +108,7 @@ def train(
         ValueError: when there are no lessons, or one is longer than all the tokens of a step.
     """
     from peft import LoraConfig, get_peft_model
+    from peft.helpers import disable_input_dtype_casting
 
     if not lessons:
         raise ValueError("there are no lessons")
@@ -138,9 +139,12 @@ def train(
         for group in optimiser.param_groups:
             group["lr"] = settings.rate * _rate(done * settings.steps, settings.steps)
         drawn = [lessons[number].drawn(rng) for number in next(chosen)]
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            logprobs = logprobs_at(model, drawn, device)
-            loss = -logprobs.mean()
+        # Else each layer's input is made float32 for the adapter, and by autocast bfloat16 again.
+        with (
+            disable_input_dtype_casting(model),
+            torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"),
+        ):
+            loss = -logprobs_at(model, drawn, device).mean()
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(adapter, 1.0)

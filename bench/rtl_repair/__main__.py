@@ -1,8 +1,9 @@
 """``python -m bench.rtl_repair --json FILE [--quick]``: how many bugs five agents repair, and how many chance does.
 
-Starts a Hive server with the embedded model, or asks one that runs already (``--url``). Every method is the same
-program, held to the same edits; ``random`` is each of the searches again, with patches drawn by lot. ``--quick`` takes
-at most eight minutes on two cores.
+Starts a Hive server with the embedded model and its roles, or asks one that runs already (``--url``). The players are
+the model itself and the model whose Patcher has the adapter that was trained for it (``roles``). Every method is the
+same program, held to the same edits; ``random`` is each of the searches again, with patches drawn by lot. ``--quick``
+takes at most eight minutes on two cores.
 
 ``--keep-going`` compares nothing: it runs long sessions instead, ``--sessions`` at once, each ``--rounds`` patches long
 over bugs of one design, which ``--trace`` records for benchmarks of the server's caches (``recording`` has the
@@ -17,13 +18,15 @@ import contextlib
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import cycle, islice
 from pathlib import Path
 
 from rich.console import Console
 
+from bench.by_agent import ByAgent
 from bench.logits_cache.client import BenchError
 from bench.logits_cache.machine import machine, public_command, versions
 from bench.logits_cache.servers import served_model, started
@@ -35,7 +38,8 @@ from bench.rtl_repair.recording import RecordingModel, save_trace
 from bench.rtl_repair.report import RANDOM, SESSION, Report, Row, entry_of, row, row_of, table, usage_by_agent
 from bench.rtl_repair.tools import ToolsMissing, require_tools
 from hive import Client, HttpClient, ModelError
-from hive.embedded_model import ensure_embedded_model
+from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
+from hive.roles import lora_flags
 from hive.server_process import ServerDied
 from sglang_patches.cpu_platform import needed as on_cpu
 
@@ -50,8 +54,29 @@ BREADTH = 2
 LOOKUPS = 2
 BUGS_PER_SESSION = 8
 TRACE_SUFFIX = ".json.xz"
+PATCHER = "Patcher"
+"""The agent that has an adapter."""
 COMPARING = ("quick", "bugs", "methods", "branching", "breadth", "lots")
 """Options without a meaning for sessions that keep going."""
+
+
+class Player(StrEnum):
+    """Whose model the agents have."""
+
+    BASE = "base"
+    """The served model, all of them."""
+    ROLES = "roles"
+    """The Patcher has the adapter `patcher`."""
+
+    def at_server(self, url: str) -> Client:
+        """The player at a server."""
+        if self is Player.BASE:
+            return HttpClient(url)
+        return ByAgent({PATCHER: HttpClient(url, model=PATCHER.lower())}, HttpClient(url))
+
+    def called(self, model: str) -> str:
+        """What rows call the player."""
+        return model if self is Player.BASE else f"{model} + roles"
 
 
 @dataclass(frozen=True)
@@ -59,6 +84,7 @@ class Settings:
     """What to run."""
 
     bugs: int
+    players: Sequence[Player]
     methods: Sequence[Method]
     shape: Shape
     lookups: int
@@ -83,7 +109,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--url", metavar="URL", help="a running Hive server (default: start one)")
     parser.add_argument("--bugs", type=int, metavar="N", help=f"how many bugs (default: {BUGS})")
-    # Strings rather than methods: so an error lists what there is.
+    # Strings rather than players and methods: so an error lists what there is.
+    parser.add_argument(
+        "--players",
+        nargs="+",
+        choices=[str(player) for player in Player],
+        metavar="PLAYER",
+        help="base, roles or both (default: both; with --keep-going base)",
+    )
     parser.add_argument("--methods", nargs="+", choices=[str(method) for method in Method], metavar="METHOD")
     parser.add_argument(
         "--branching", type=int, metavar="N", help=f"patches tried in one state (default: {BRANCHING})"
@@ -132,6 +165,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--keep-going compares nothing: leave out {', '.join(idle)}")
     # On two cores a bug beside another one only takes longer.
     options.sessions = options.sessions or (1 if options.quick else 4)
+    if options.players and len(options.players) > 1 and (options.keep_going or options.trace):
+        parser.error("--keep-going and --trace are for one of the --players")
+    if options.trace and not options.players:
+        options.players = [Player.BASE]
     if options.trace is not None:
         if options.trace.is_dir():
             if not options.keep_going:
@@ -165,9 +202,10 @@ def _not_writable(path: Path) -> str | None:
 
 
 async def compare(
-    model: Client, name: str, settings: Settings, console: Console
+    models: Mapping[str, Client], settings: Settings, console: Console
 ) -> tuple[list[Bug], list[Row]]:
-    """All methods on the same bugs: those for which there was time, and the rows."""
+    """All methods with all models, by what rows call them, on the same bugs: those for which there was time, and the
+    rows."""
     bugs = await suite(settings.bugs, settings.seed)
     done: dict[tuple[str, Method], list[Attempt]] = defaultdict(list)
     wall_s: dict[tuple[str, Method], float] = defaultdict(float)
@@ -181,33 +219,35 @@ async def compare(
         some = bugs[first : first + settings.sessions]
         for method in settings.methods:
             seed = settings.seed + first
-            made, seconds = await attempts(
-                some,
-                method,
-                settings.shape,
-                model,
-                seed=seed,
-                sessions=settings.sessions,
-                lookups=settings.lookups,
-            )
-            for attempt in made:
-                bug = attempt.bug
-                console.print(
-                    f"{bug.design}, line {bug.line}, {bug.kind}: {method} "
-                    f"{'repairs it' if attempt.solved else 'fails'} ({attempt.patches} patches)",
-                    highlight=False,
+            for name, model in models.items():
+                made, seconds = await attempts(
+                    some,
+                    method,
+                    settings.shape,
+                    model,
+                    seed=seed,
+                    sessions=settings.sessions,
+                    lookups=settings.lookups,
                 )
-            drawn, seconds_by_lot = await searches_by_lot(
+                for attempt in made:
+                    bug = attempt.bug
+                    console.print(
+                        f"{bug.design}, line {bug.line}, {bug.kind}: {name}, {method} "
+                        f"{'repairs it' if attempt.solved else 'fails'} ({attempt.patches} patches)",
+                        highlight=False,
+                    )
+                done[name, method] += made
+                wall_s[name, method] += seconds
+            drawn, seconds = await searches_by_lot(
                 some, method, settings.shape, seed=seed, lots=settings.lots
             )
-            for who, what, took in ((name, made, seconds), (RANDOM, drawn, seconds_by_lot)):
-                done[who, method] += what
-                wall_s[who, method] += took
+            done[RANDOM, method] += drawn
+            wall_s[RANDOM, method] += seconds
         longest = max(longest, time.monotonic() - began)
     rows = [
         row_of(who, method, done[who, method], bugs, settings.shape.budget(method), wall_s[who, method])
         for method in settings.methods
-        for who in (name, RANDOM)
+        for who in (*models, RANDOM)
     ]
     return bugs, rows
 
@@ -258,6 +298,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     quick: bool = options.quick
     settings = Settings(
         bugs=options.bugs or (QUICK_BUGS if quick else BUGS),
+        players=[
+            Player(name)
+            for name in options.players
+            or ([Player.BASE] if options.keep_going else [Player.ROLES, Player.BASE])
+        ],
         methods=[Method(name) for name in options.methods or (QUICK_METHODS if quick else Method)],
         shape=Shape(
             options.branching or (QUICK_BRANCHING if quick else BRANCHING),
@@ -278,19 +323,29 @@ def main(argv: Sequence[str] | None = None) -> None:
             url = options.url and options.url.rstrip("/")
             if url is None:
                 console.print("starting a server")
-                model_folder = ensure_embedded_model()
-                url = stack.enter_context(started(["hive"], model_folder, [], on_cpu()))["hive"]
+                flags = lora_flags(on_cpu()) if Player.ROLES in settings.players else []
+                url = stack.enter_context(started(["hive"], ensure_embedded_model(), flags, on_cpu()))["hive"]
             name = served_model(url)
-            http = HttpClient(url)
-            recorder = RecordingModel(http) if options.trace else None
-            model: Client = recorder or http
+            models = {player.called(name): player.at_server(url) for player in settings.players}
+            who, model = next(iter(models.items()))
+            recorder = RecordingModel(model) if options.trace else None
+            if recorder is not None:
+                models[who] = recorder
             work = (
-                keep_going(model, name, settings)
+                keep_going(models[who], who, settings)
                 if options.keep_going
-                else compare(model, name, settings, console)
+                else compare(models, settings, console)
             )
             bugs, rows = asyncio.run(work)
-    except (BenchError, ModelError, ServerDied, ToolsMissing, ValueError) as error:
+    except (
+        BenchError,
+        EmbeddedModelError,
+        FileNotFoundError,
+        ModelError,
+        ServerDied,
+        ToolsMissing,
+        ValueError,
+    ) as error:
         raise SystemExit(f"bench: {error}") from None
     report = Report(
         command=public_command(sys.argv[1:] if argv is None else argv, "bench.rtl_repair"),

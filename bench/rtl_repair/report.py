@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel
 from rich.table import Table
 
+from bench.roles.rtl import HELD_OUT
 from bench.rtl_repair.bugs import Bug
 from bench.rtl_repair.methods import Attempt, Method
 from hive import Usage
@@ -27,6 +28,8 @@ class BugEntry(BaseModel):
     line: int
     original: str
     mutated: str
+    held_out: bool
+    """Whether the Patcher's adapter was taught nothing about the design; else about other bugs of it."""
 
 
 class TaskEntry(BaseModel):
@@ -50,6 +53,9 @@ class Row(BaseModel):
     tasks: int
     """Bugs; for the random arm, searches: each bug so many times."""
     solved: int
+    held_out_tasks: int
+    """Those about designs of which the Patcher's adapter was taught nothing."""
+    held_out_solved: int
     rate: float
     rate_low: float
     rate_high: float
@@ -108,6 +114,8 @@ def row(
     patches: int,
     wall_s: float,
     agents: dict[str, Usage],
+    held_out_solved: int = 0,
+    held_out_tasks: int = 0,
 ) -> Row:
     """A row of what was counted; sums are those of the agents."""
     low, high = wilson(solved, tasks)
@@ -118,6 +126,8 @@ def row(
         patches_allowed=patches_allowed,
         tasks=tasks,
         solved=solved,
+        held_out_tasks=held_out_tasks,
+        held_out_solved=held_out_solved,
         rate=solved / tasks if tasks else 0.0,
         rate_low=low,
         rate_high=high,
@@ -133,6 +143,7 @@ def row_of(
 ) -> Row:
     """The row of a method's attempts; those of the random arm have no model."""
     by_lot = model == RANDOM
+    unknown = [attempt for attempt in attempts if attempt.bug.design in HELD_OUT]
     result = row(
         model,
         RANDOM if by_lot else search,
@@ -144,6 +155,8 @@ def row_of(
         wall_s=wall_s,
         # Answers drawn by lot are no requests, and have no tokens.
         agents={} if by_lot else usage_by_agent(attempt.agents for attempt in attempts),
+        held_out_solved=sum(attempt.solved for attempt in unknown),
+        held_out_tasks=len(unknown),
     )
     if not by_lot:
         result.by_task = [
@@ -173,7 +186,12 @@ def usage_by_agent(bills: Iterable[dict[str, Usage]]) -> dict[str, Usage]:
 def entry_of(bug: Bug) -> BugEntry:
     """A bug as the report has it."""
     return BugEntry(
-        design=bug.design, kind=bug.kind, line=bug.line, original=bug.original, mutated=bug.mutated
+        design=bug.design,
+        kind=bug.kind,
+        line=bug.line,
+        original=bug.original,
+        mutated=bug.mutated,
+        held_out=bug.design in HELD_OUT,
     )
 
 
@@ -183,7 +201,17 @@ def table(report: Report) -> Table:
     result = Table(title=title, title_justify="left")
     result.add_column("method")
     result.add_column("model")
-    for heading in ("patches", "repaired", "rate", "95%", "requests", "tokens", "replayed", "time"):
+    for heading in (
+        "patches",
+        "repaired",
+        "held out",
+        "rate",
+        "95%",
+        "requests",
+        "tokens",
+        "replayed",
+        "time",
+    ):
         result.add_column(heading, justify="right")
     for entry in report.rows:
         by_lot = entry.model == RANDOM
@@ -193,6 +221,7 @@ def table(report: Report) -> Table:
             "-" if by_lot else entry.model,
             f"{entry.patches_allowed}",
             f"{entry.solved}/{entry.tasks}",
+            f"{entry.held_out_solved}/{entry.held_out_tasks}",
             f"{entry.rate:.0%}",
             f"{entry.rate_low:.0%}-{entry.rate_high:.0%}",
             "-" if by_lot else f"{entry.requests:,}",
@@ -202,6 +231,7 @@ def table(report: Report) -> Table:
             style="dim" if by_lot else None,
         )
     result.caption = (
-        "random: the same search, every patch by lot; its tasks are searches, several of each bug"
+        "random: the same search, every patch by lot; its tasks are searches, several of each bug; "
+        "held out: of designs that the Patcher's adapter was taught nothing about"
     )
     return result

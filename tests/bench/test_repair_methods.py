@@ -236,7 +236,15 @@ async def test_long_sessions_have_as_many_rounds_as_they_are_said_to() -> None:
     # More than a session has bugs: it takes them up once more.
     rounds = len(bugs) + 3
     settings = command.Settings(
-        bugs=1, methods=[], shape=Shape(rounds=rounds), lookups=1, sessions=1, lots=1, seed=0, deadline=None
+        bugs=1,
+        players=[command.Player.BASE],
+        methods=[],
+        shape=Shape(rounds=rounds),
+        lookups=1,
+        sessions=1,
+        lots=1,
+        seed=0,
+        deadline=None,
     )
     some, (row,) = await command.keep_going(FunctionModel(repairs_at_once), "small", settings)
     assert some == bugs

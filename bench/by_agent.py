@@ -1,0 +1,39 @@
+"""A model of its own for each agent: another adapter, or another way to be sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hive_frontend import Client, Completion, Request
+from hive_frontend.client import OnText
+
+
+class ByAgent(Client):
+    """Hands each request on to the client of its agent, or to the one for all others."""
+
+    def __init__(self, clients: Mapping[str, Client], others: Client | None = None) -> None:
+        self._clients = dict(clients)
+        self._others = others
+
+    def _of(self, agent: str) -> Client:
+        client = self._clients.get(agent, self._others)
+        if client is None:
+            raise ValueError(f"there is no model for agent {agent!r}, only for {', '.join(self._clients)}")
+        return client
+
+    def _all(self) -> list[Client]:
+        return [*self._clients.values(), *([] if self._others is None else [self._others])]
+
+    async def complete(self, request: Request, on_text: OnText | None = None) -> Completion:
+        return await self._of(request.agent).complete(request, on_text)
+
+    async def register(self, agent: str, session: str) -> None:
+        await self._of(agent).register(agent, session)
+
+    async def end_session(self, session: str) -> None:
+        for client in self._all():
+            await client.end_session(session)
+
+    async def aclose(self) -> None:
+        for client in self._all():
+            await client.aclose()
