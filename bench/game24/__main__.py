@@ -3,8 +3,10 @@
 Starts a Hive server with the embedded model and its roles, or asks one that runs already (``--url``). The players are
 the roles (adapters that were trained for the game) and the model itself; the methods are one program, straight on and
 under three searches of the same budget; ``random`` is each of them again with every answer by lot. Puzzles are those
-of the test set, which nobody was trained on, in an order that is drawn by lot. ``--quick`` takes at most eight minutes
-on two cores.
+of the test set, which nobody was trained on, in an order that is drawn by lot. ``--quick`` has the roles play as many
+as fit into eight minutes on two cores.
+
+``--first 1000 --puzzles 50`` takes the puzzles that settings are to be chosen by.
 """
 
 from __future__ import annotations
@@ -32,15 +34,14 @@ from bench.logits_cache.machine import machine, public_command, versions
 from bench.logits_cache.servers import served_model, started
 from hive import ModelError
 from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
+from hive.roles import lora_flags
 from hive.server_process import ServerDied
 from sglang_patches.cpu_platform import needed as on_cpu
 
-ROLE_FLAGS = ("--hive-roles",)
-"""What makes the server serve the adapters."""
 QUICK_MINUTES = 8.0
 RESERVE_S = 30.0
 """Kept back where time is limited: puzzles may take longer than those before them, and ending takes seconds."""
-CONCURRENCY = 4
+CONCURRENCY = 8
 QUICK_LOTS, LOTS = 10, 20
 
 
@@ -68,7 +69,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="write the report here")
-    parser.add_argument("--quick", action="store_true", help="as many puzzles as fit into eight minutes")
+    parser.add_argument(
+        "--quick", action="store_true", help="as many puzzles as fit into eight minutes, and only the roles"
+    )
     parser.add_argument("--url", metavar="URL", help="a running Hive server (default: start one)")
     # Strings rather than players and methods: so an error lists what there is.
     parser.add_argument(
@@ -76,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         choices=[str(player) for player in Player],
         metavar="PLAYER",
-        help="roles, base or both (default)",
+        help="roles, base or both (default; with --quick: roles)",
     )
     parser.add_argument(
         "--methods",
@@ -178,9 +181,10 @@ def _settings(options: argparse.Namespace, began: float) -> Settings:
     chosen = list(puzzles(options.first, options.first + options.puzzles))
     # Ranks go from easy to hard: the first ones would be no fair sample of them.
     random.Random(options.seed).shuffle(chosen)
+    players = (Player.ROLES,) if options.quick else (Player.ROLES, Player.BASE)
     return Settings(
         puzzles=chosen,
-        players=[Player(name) for name in options.players or (Player.ROLES, Player.BASE)],
+        players=[Player(name) for name in options.players or players],
         methods=[Method(name) for name in options.methods or Method],
         shape=Shape(options.branching, options.breadth, options.votes, options.temperature, options.distinct),
         lots=options.lots or (QUICK_LOTS if options.quick else LOTS),
@@ -261,11 +265,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             url = options.url and options.url.rstrip("/")
             if url is None:
                 console.print("starting a server")
-                flags = ROLE_FLAGS if Player.ROLES in settings.players else ()
+                flags = lora_flags(on_cpu()) if Player.ROLES in settings.players else []
                 url = stack.enter_context(started(["hive"], ensure_embedded_model(), flags, on_cpu()))["hive"]
             model = served_model(url)
             rows = asyncio.run(compare(url, model, settings, console))
-    except (BenchError, EmbeddedModelError, ModelError, ServerDied, ValueError) as error:
+    except (BenchError, EmbeddedModelError, FileNotFoundError, ModelError, ServerDied, ValueError) as error:
         raise SystemExit(f"bench: {error}") from None
     report = Report(
         command=public_command(sys.argv[1:] if argv is None else argv, "bench.game24"),

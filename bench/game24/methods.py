@@ -45,9 +45,9 @@ class Shape:
     """Proposals for one position."""
     breadth: int = 3
     """Positions that Tree of Thoughts keeps of a generation."""
-    votes: int = 3
+    votes: int = 1
     """Words of the valuer on one position; their worth adds up to its score."""
-    temperature: float = 1.0
+    temperature: float = 0.7
     """Of the proposals, in searches."""
     distinct: bool = True
     """Whether a search draws the proposals for a position without replacement."""

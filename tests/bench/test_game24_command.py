@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -116,10 +116,10 @@ def test_a_run_without_any_time_says_so_in_its_report(
     assert {row["tasks"] for row in report["rows"]} == {0}
 
 
-@pytest.mark.parametrize(("players", "flags"), [("roles", command.ROLE_FLAGS), ("base", ())])
+@pytest.mark.parametrize(("players", "flags"), [("roles", ["--roles"]), ("base", [])])
 def test_it_starts_a_server_with_roles_if_these_play(
     players: str,
-    flags: Sequence[str],
+    flags: list[str],
     by_lot_everywhere: object,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -133,6 +133,7 @@ def test_it_starts_a_server_with_roles_if_these_play(
 
     monkeypatch.setattr(command, "started", server)
     monkeypatch.setattr(command, "ensure_embedded_model", lambda: tmp_path)
+    monkeypatch.setattr(command, "lora_flags", lambda on_cpu: ["--roles"])
     run(tmp_path, "--players", players, "--methods", "direct", "--puzzles", "1", "--lots", "1")
     assert [arguments[:3] for arguments in seen] == [(["hive"], tmp_path, flags)]
 
