@@ -66,6 +66,8 @@ class Row(BaseModel):
     each; None for a server elsewhere."""
     device_bytes: int | None
     """The same of GPU memory; None on a CPU, and where the driver does not tell whose it is."""
+    model_bytes: int | None
+    """Weights, KV pool and CUDA graphs by the server's own account; on a CPU they are a part of `host_bytes`."""
     blocks: list[Block]
 
 
@@ -100,8 +102,9 @@ class Report(BaseModel):
     ratios: list[Ratio]
 
 
-def row_of(workload: WorkloadName, arm: ArmName, turns: Sequence[Turn], draft_tokens: int | None) -> Row:
-    """The row of an arm's turns, at least one. `draft_tokens` are those of each pass of speculative decoding."""
+def row_of(workload: WorkloadName, arm: ArmName, turns: Sequence[Turn]) -> Row:
+    """The row of an arm's turns, at least one, on one server."""
+    draft_tokens, model_bytes = turns[0].server
     computed = [turn.computed for turn in turns if turn.computed is not None]
     # What only some turns counted would pass for that of all.
     total: Counters | None = reduce(add, computed) if len(computed) == len(turns) else None
@@ -130,6 +133,7 @@ def row_of(workload: WorkloadName, arm: ArmName, turns: Sequence[Turn], draft_to
         tokens_verified=total.verifications * draft_tokens if total and draft_tokens else None,
         host_bytes=_most(turn.host_bytes for turn in turns),
         device_bytes=_most(turn.device_bytes for turn in turns),
+        model_bytes=model_bytes,
         blocks=[
             Block(
                 block=turn.block,
@@ -163,6 +167,7 @@ def rows_table(report: Report) -> Table:
         "p99 ms",
         "host",
         "device",
+        "model",
     ):
         table.add_column(heading, justify="right")
     for row in report.rows:
@@ -180,6 +185,7 @@ def rows_table(report: Report) -> Table:
             _number(row.step_p99_ms),
             _size(row.host_bytes),
             _size(row.device_bytes),
+            _size(row.model_bytes),
             style="bold" if row.arm == "hive" else None,
         )
     table.caption = (

@@ -85,7 +85,6 @@ class Session:
     console: Console
     turns: dict[WorkloadName, dict[ArmName, list[Turn]]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
-    _draft_tokens: dict[Kind, int] = field(default_factory=dict)
 
     async def run(
         self,
@@ -96,17 +95,12 @@ class Session:
         """Measure the workloads on the servers at some URLs: as many blocks as there is time for, but at least one.
 
         An arm that fails is left out, with the reason. Arms whose server is not there take no part.
-
-        Raises:
-            BenchError: when there is no SGLang server at a URL.
         """
         async with contextlib.AsyncExitStack() as stack:
             servers: dict[Kind, Server] = {}
             for kind, url in urls.items():
                 servers[kind] = Server(url)
                 stack.push_async_callback(servers[kind].aclose)
-                if draft_tokens := await servers[kind].draft_tokens():
-                    self._draft_tokens[kind] = draft_tokens
             crew = _Crew(
                 {
                     workload: [arm for arm in arms_of(workload, arms) if SERVERS[arm] in servers]
@@ -180,7 +174,7 @@ class Session:
     def rows(self) -> list[Row]:
         """All arms, in the order of the tables."""
         return [
-            row_of(workload, arm, turns[arm], self._draft_tokens.get(SERVERS[arm]))
+            row_of(workload, arm, turns[arm])
             for workload, turns in self.turns.items()
             for arm in arms_of(workload, list(turns))
         ]

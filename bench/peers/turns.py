@@ -21,6 +21,15 @@ from bench.peers.workers import Score, Worker
 from bench.rtl_repair.bugs import Bug
 
 
+class ServerInfo(NamedTuple):
+    """What a server says of itself."""
+
+    draft_tokens: int | None
+    """Tokens that it has the model verify in each pass of speculative decoding; None without that."""
+    model_bytes: int | None
+    """Weights, KV pool and graphs, by its own account: on the device, or on a CPU in the host's memory."""
+
+
 class Server:
     """One server, as the bench sees it from outside."""
 
@@ -40,13 +49,25 @@ class Server:
         answer = await self._http.get("/metrics", follow_redirects=True)
         return read(answer.text) if answer.status_code == 200 else None
 
-    async def draft_tokens(self) -> int | None:
-        """How many tokens it has the model verify in each pass of speculative decoding; None without that."""
+    async def info(self) -> ServerInfo:
+        """What it says of itself.
+
+        Raises:
+            BenchError: when nobody answers there as an SGLang server does.
+        """
         answer = await self._http.get("/server_info")
         if answer.status_code != 200:
             raise BenchError(f"{self.url} does not answer as an SGLang server: HTTP {answer.status_code}")
-        tokens = answer.json().get("speculative_num_draft_tokens")
-        return tokens if isinstance(tokens, int) else None
+        info = answer.json()
+        sizes = [
+            [memory["weight"], memory["kvcache"], *memory["graph"].values()]
+            for state in info["internal_states"]
+            if (memory := state.get("memory_usage"))
+        ]
+        return ServerInfo(
+            draft_tokens=info.get("speculative_num_draft_tokens") or None,
+            model_bytes=round(2**30 * sum(map(sum, sizes))) if sizes else None,
+        )
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -87,6 +108,7 @@ class Turn:
     host_bytes: int | None
     """At the end of the turn."""
     device_bytes: int | None
+    server: ServerInfo
 
 
 async def take_turn(arm: ArmName, worker: Worker, server: Server, tasks: Tasks, block: int) -> Turn:
@@ -112,6 +134,7 @@ async def take_turn(arm: ArmName, worker: Worker, server: Server, tasks: Tasks, 
         computed=None if before is None or after is None else after - before,
         host_bytes=server.memory.host_bytes(),
         device_bytes=server.memory.device_bytes(),
+        server=await server.info(),
     )
 
 

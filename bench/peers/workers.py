@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from bench.by_agent import ByAgent
 from bench.game24.methods import Method, Shape, attempt
-from bench.game24.players import PROPOSER, VALUER, ByAgent, Player, at_server
+from bench.game24.players import PROPOSER, VALUER, Player, at_server
 from bench.game24.puzzles import Puzzle
 from bench.peers import by_hand
 from bench.peers.arms import SERVERS, ArmName
@@ -16,6 +17,9 @@ from bench.peers.steps import MeteredModel, Steps
 from bench.rtl_repair.bugs import Bug
 from bench.rtl_repair.methods import session
 from hive import Client, HttpClient
+
+PATIENCE_S = 180.0
+"""After which an answer of a peer's server is given up, and so is the arm: it shall not keep the others waiting."""
 
 
 class Score(NamedTuple):
@@ -56,7 +60,8 @@ class FrontendWorker(Worker):
         super().__init__()
         self._shape = shape
         self._players = {method: MeteredModel(client, self.steps) for method, client in clients.items()}
-        self._repairer = MeteredModel(HttpClient(url), self.steps)
+        patcher = HttpClient(url, model="patcher")
+        self._repairer = MeteredModel(ByAgent({"Patcher": patcher}, HttpClient(url)), self.steps)
 
     async def play(self, puzzle: Puzzle, method: Method, seed: int) -> bool:
         done = await attempt(puzzle, method, self._shape, Player.ROLES, self._players[method], seed=seed)
@@ -124,4 +129,4 @@ def _player(arm: ArmName, url: str, shape: Shape, method: Method) -> Client:
         distinct = arm == "hive" and shape.distinct_in(method)
         return at_server(url, Player.ROLES, distinct=distinct)
     # Nobody goes ahead of the others: no cache of these servers could answer them from what the first one left.
-    return ByAgent({role: HttpClient(url, model=role) for role in (PROPOSER, VALUER)})
+    return ByAgent({role: HttpClient(url, model=role, timeout_s=PATIENCE_S) for role in (PROPOSER, VALUER)})

@@ -35,11 +35,15 @@ def stand_in() -> Server:
         "POST /generate": generate,
         "POST /flush_cache*": lambda request: (200, {}),
         "GET /metrics": metrics,
-        "GET /server_info": lambda request: (200, {"speculative_num_draft_tokens": None}),
+        "GET /server_info": lambda request: (200, _INFO),
     }
     return Server(routes)
 
 
+_INFO = {
+    "speculative_num_draft_tokens": None,
+    "internal_states": [{"memory_usage": {"weight": 0.25, "kvcache": 0.5, "graph": {"decode": 0.125}}}],
+}
 _MODELS = [
     {"id": "model", "owned_by": "sglang", "parent": None},
     *({"id": role, "owned_by": "sglang", "parent": "model"} for role in ("proposer", "valuer")),

@@ -9,7 +9,7 @@ from bench.peers.arms import ArmName
 from bench.peers.counters import Counters, read
 from bench.peers.report import row_of
 from bench.peers.steps import Steps
-from bench.peers.turns import Turn
+from bench.peers.turns import ServerInfo, Turn
 from bench.peers.workers import Score
 
 
@@ -20,6 +20,7 @@ def turn(
     wall_s: float,
     latencies_s: list[float] | None = None,
     computed: Counters | None = None,
+    draft_tokens: int | None = None,
 ) -> Turn:
     """Two tasks, forty tokens."""
     return Turn(
@@ -31,6 +32,7 @@ def turn(
         computed=computed,
         host_bytes=100 * (block + 1),
         device_bytes=None,
+        server=ServerInfo(draft_tokens, 500),
     )
 
 
@@ -95,19 +97,19 @@ def test_the_best_peer_is_the_best_in_the_figure_and_none_of_ours() -> None:
 
 def test_a_row() -> None:
     turns = [
-        turn("ngram", 0, 1, 20.0, [0.1, 0.3], Counters(100, 50, 6)),
-        turn("ngram", 1, 2, 60.0, [0.2], Counters(10, 5, 1)),
+        turn("ngram", 0, 1, 20.0, [0.1, 0.3], Counters(100, 50, 6), 12),
+        turn("ngram", 1, 2, 60.0, [0.2], Counters(10, 5, 1), 12),
     ]
-    row = row_of("tot", "ngram", turns, 12)
+    row = row_of("tot", "ngram", turns)
     assert (row.tasks, row.solved, row.requests, row.wall_s) == (4, 3, 3, 80.0)
     assert (row.tokens_computed, row.tokens_replayed) == (80, 20)
     assert (row.prompt_tokens_computed, row.prompt_tokens_cached, row.tokens_verified) == (110, 55, 84)
-    assert (row.host_bytes, row.device_bytes) == (200, None)
+    assert (row.host_bytes, row.device_bytes, row.model_bytes) == (200, None, 500)
     assert row.tasks_per_minute == pytest.approx(3.0)
     assert row.tasks_per_minute_median == pytest.approx((6.0 + 2.0) / 2)
     assert [block.solved for block in row.blocks] == [1, 2]
-    assert row_of("tot", "stock", turns, None).tokens_verified is None
-    unknown = row_of("tot", "stock", [*turns, turn("stock", 2, 0, 1.0)], None)
+    assert row_of("tot", "stock", [turn("stock", 0, 1, 1.0, [], Counters(1, 2, 0))]).tokens_verified is None
+    unknown = row_of("tot", "ngram", [*turns, turn("ngram", 2, 0, 1.0)])
     assert unknown.prompt_tokens_computed is None
 
 

@@ -51,6 +51,7 @@ async def test_all_arms_take_their_turn_in_every_block() -> None:
     ]
     assert rows[0].requests == rows[1].requests > rows[2].requests
     assert rows[0].tokens_computed == rows[1].tokens_computed
+    assert all(row.model_bytes == 0.875 * 2**30 and row.device_bytes is None for row in rows)
 
 
 async def test_a_block_is_not_begun_that_would_end_too_late() -> None:
