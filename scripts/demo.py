@@ -1,7 +1,8 @@
 """The demo behind ``scripts/demo``: the embedded model, a patched SGLang, and Game of 24 by Tree of Thoughts.
 
 Starts a server on a free loopback port (or uses ``--url``), runs ``examples.game24`` against it, and stops the
-server again whatever happens.
+server again whatever happens. The embedded model plays with its roles, on puzzles that they were never taught; other
+models play as they are, on the easiest ones.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from bench.game24.puzzles import TEST_SET
 from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
 from hive.server_process import ServerDied, ServerProcess
 
@@ -68,8 +70,13 @@ def demo(
 
 def _with_own_server(program: list[str], model: Path | None, log_path: Path) -> int:
     """Run the program against a server that lives as long as it does; returns the program's exit status."""
-    folder = model or ensure_embedded_model()
-    server = ServerProcess(["--model-path", str(folder)], log_path)
+    if model is None:
+        ensure_embedded_model()  # here, where its progress is seen
+        flags = ["--hive-roles"]
+        program = [*program, "--roles", "--distinct", "--first", str(TEST_SET.start)]
+    else:
+        flags = ["--model-path", str(model)]
+    server = ServerProcess(flags, log_path)
     try:
         console.print(f"Server starting; its log: {log_path}", highlight=False, soft_wrap=True)
         with console.status("") as status:

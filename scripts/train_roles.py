@@ -40,7 +40,7 @@ LONGEST = 2_000
 
 ROLES = {
     # Trained for longer on fewer puzzles it knew them by heart, and told right steps from others less often.
-    "proposer": Settings(steps=900, batch=512, rate=1e-3),
+    "proposer": Settings(steps=900, batch=512, rate=2e-3),
     "valuer": Settings(steps=2400, batch=256, rate=2e-3),
     # Its lessons are a hundred times as long.
     "patcher": Settings(steps=750, batch=32, tokens=32_768),

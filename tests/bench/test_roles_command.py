@@ -45,7 +45,7 @@ def test_a_tiny_training_from_the_command_line(tmp_path: Path) -> None:
     metrics = tiny("valuer", out)
     assert metrics["loss"][-1] < metrics["loss"][0]
     assert 0 < metrics["positions_of_the_test_set_met"] < 1
-    before, after = metrics["before"]["worths"], metrics["after"]["worths"]
+    before, after = (metrics[when]["worths in the test set"] for when in ("before", "after"))
     assert before["questions"] == after["questions"] == 20
     assert before["chance"] == pytest.approx(1 / 3)
     texts = "".join((out / name).read_text() for name in ("metrics.json", "adapter_config.json"))
