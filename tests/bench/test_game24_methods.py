@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from bench.by_agent import ByAgent
 from bench.game24 import prompts
 from bench.game24.methods import Attempt, Method, Shape, attempt, attempts, attempts_by_lot
-from bench.game24.players import PROPOSER, VALUER, ByAgent, Player, at_server
+from bench.game24.players import PROPOSER, VALUER, Player, at_server
 from bench.game24.puzzles import COUNT, Puzzle, puzzles
 from bench.game24.random_arm import by_lot
 from bench.game24.report import RANDOM, Report, row_of, table
