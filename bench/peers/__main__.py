@@ -113,6 +113,9 @@ def _parser() -> argparse.ArgumentParser:
         "--sessions", type=_positive, default=4, metavar="N", help="of rtl, at once (default: 4)"
     )
     parser.add_argument("--patches", type=_positive, metavar="N", help="of a session in a block (default: 6)")
+    parser.add_argument(
+        "--lookups", type=_positive, metavar="N", help="looks at things before each patch (default: 2)"
+    )
     parser.add_argument("--repair-blocks", type=_positive, metavar="N", help="of rtl (default: 3)")
     parser.add_argument(
         "--pool", type=_positive, metavar="TOKENS", help="of rtl (default: 55%% of the hot working set)"
@@ -153,6 +156,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         at_once=options.at_once or (2 if quick else 4),
         sessions=options.sessions,
         patches=options.patches or (1 if quick else 6),
+        lookups=options.lookups or (1 if quick else 2),
         repair_blocks=options.repair_blocks or (1 if quick else 3),
         seed=options.seed,
     )
@@ -202,6 +206,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             puzzles_at_once=settings.at_once,
             sessions=settings.sessions,
             patches=settings.patches,
+            lookups=settings.lookups,
             pool=pool if repairs else None,
         ),
         left_out=session.left_out,

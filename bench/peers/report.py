@@ -81,6 +81,8 @@ class Setting(BaseModel):
     """Of repairs, at once."""
     patches: int
     """Of each session in a block."""
+    lookups: int
+    """Looks at things before each patch, at the most."""
     pool: int | None
     """Tokens that the KV pool of the repairs' servers holds; None if they were not started here."""
 

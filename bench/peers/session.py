@@ -43,6 +43,7 @@ class Settings:
     """Puzzles that an arm plays side by side before it is the next one's turn."""
     sessions: int
     patches: int
+    lookups: int
     repair_blocks: int
     seed: int
 
@@ -69,7 +70,7 @@ class Settings:
             ]
             # Every bug takes at least one patch: a session never runs out of bugs before its patches are used up.
             sessions = [list(itertools.islice(itertools.cycle(each), self.patches)) for each in bugs]
-            blocks.append(Repairs(sessions, self.patches, self.seed + numbers.start))
+            blocks.append(Repairs(sessions, self.patches, self.lookups, self.seed + numbers.start))
         return blocks
 
     def warm_up(self) -> Game:

@@ -89,6 +89,8 @@ class Repairs(NamedTuple):
     sessions: Sequence[Sequence[Bug]]
     patches: int
     """Of each session, after which it ends."""
+    lookups: int
+    """Looks at things before each patch, at the most."""
     seed: int
 
 
@@ -160,8 +162,12 @@ async def _play(worker: Worker, game: Game) -> Score:
 async def _repair(worker: Worker, repairs: Repairs) -> Score:
     async with asyncio.TaskGroup() as tasks:
         sessions = [
-            tasks.create_task(worker.repair(bugs, patches=repairs.patches, seed=repairs.seed + number))
+            tasks.create_task(_session(worker, bugs, repairs, repairs.seed + number))
             for number, bugs in enumerate(repairs.sessions)
         ]
     scores = [session.result() for session in sessions]
     return Score(sum(score.tasks for score in scores), sum(score.solved for score in scores))
+
+
+async def _session(worker: Worker, bugs: Sequence[Bug], repairs: Repairs, seed: int) -> Score:
+    return await worker.repair(bugs, patches=repairs.patches, lookups=repairs.lookups, seed=seed)

@@ -40,7 +40,7 @@ class Worker(ABC):
     async def play(self, puzzle: Puzzle, method: Method, seed: int) -> bool:
         """Whether a search finds a solution of a puzzle."""
 
-    async def repair(self, bugs: Sequence[Bug], *, patches: int, seed: int) -> Score:
+    async def repair(self, bugs: Sequence[Bug], *, patches: int, lookups: int, seed: int) -> Score:
         """A session over some bugs that ends when so many patches were tried.
 
         Raises:
@@ -67,8 +67,8 @@ class FrontendWorker(Worker):
         done = await attempt(puzzle, method, self._shape, Player.ROLES, self._players[method], seed=seed)
         return done.solved
 
-    async def repair(self, bugs: Sequence[Bug], *, patches: int, seed: int) -> Score:
-        _, outcome = await session(bugs, self._repairer, rounds=patches, seed=seed)
+    async def repair(self, bugs: Sequence[Bug], *, patches: int, lookups: int, seed: int) -> Score:
+        _, outcome = await session(bugs, self._repairer, rounds=patches, lookups=lookups, seed=seed)
         return Score(outcome.bugs, len(outcome.repairs))
 
     async def aclose(self) -> None:

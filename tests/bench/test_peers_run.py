@@ -23,6 +23,7 @@ SETTINGS = Settings(
     at_once=2,
     sessions=2,
     patches=3,
+    lookups=1,
     repair_blocks=2,
     seed=0,
 )
