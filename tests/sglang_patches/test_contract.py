@@ -11,6 +11,7 @@ import pytest
 sglang = pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hive[server]'")
 
 from sglang_patches.patches import PATCHES, SUPPORTED_SGLANG, Patch  # noqa: E402
+from sglang_patches.upstream import SEAMS, Seam  # noqa: E402
 
 
 def ids(patch: Patch) -> str:
@@ -38,6 +39,13 @@ def test_the_hook_exists_and_says_what_it_does(patch: Patch) -> None:
     assert inspect.getdoc(hook)
     assert patch.why.endswith(".")
     assert patch.breaks.endswith(".")
+
+
+@pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: seam.name)
+def test_the_symbols_of_a_seam_exist(seam: Seam) -> None:
+    importlib.import_module(seam.where)
+    for symbol in seam.symbols:
+        pkgutil.resolve_name(f"sglang.{symbol}")
 
 
 def test_no_symbol_is_hooked_twice() -> None:

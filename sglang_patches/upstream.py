@@ -1,0 +1,278 @@
+"""What SGLang would have to offer so that Hive need not hook it, and what Hive relies on beside its hooks.
+
+:mod:`sglang_patches.describe` makes the tables of ``docs/upstream.md`` of this and of the table of hooks, and
+``tests/sglang_patches/test_contract.py`` finds every symbol named here in the installed SGLang.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change in SGLang that would make hooks unnecessary."""
+
+    name: str
+    what: str
+
+
+PINNING = Change(
+    "pin where it can be done",
+    "Host memory is pinned only where `is_pin_memory_available()` says so, in `lora/` and in "
+    "`constrained/xgrammar_backend.py` as it is elsewhere.",
+)
+CPU_GRAMMARS = Change(
+    "grammars on a CPU",
+    "`apply_vocab_mask` calls `xgrammar.apply_token_bitmask_inplace`, which has a CPU kernel, for logits on a CPU.",
+)
+CPU_SAMPLER = Change(
+    "the sampler that was asked for",
+    "`_handle_cpu_backends` sets `sampling_backend` only where no flag did, as it does with `attention_backend`.",
+)
+HTTP_PLUGINS = Change(
+    "HTTP for plugins",
+    "Plugins are given the app before it serves, in every HTTP worker, to add routes and middleware.",
+)
+ANSWERS = Change(
+    "requests and answers",
+    "Plugins see every request before it is tokenised, and may refuse it, and its `meta_info` before it is answered, "
+    "whatever the endpoint.",
+)
+SAMPLES = Change(
+    "numbered samples",
+    "With `n` > 1, each request to the scheduler carries the number of its sample and a seed derived from it.",
+)
+COMPLETION_META = Change(
+    "`meta_info` of completions",
+    "`/v1/completions` returns `meta_info` where `return_meta_info` asks for it, as chat completions do.",
+)
+STREAMED_LOGPROBS = Change(
+    "chunks of several tokens",
+    "`_process_streaming_logprobs` passes `use_token_index=True`: each token of a chunk has alternatives of its own.",
+)
+DEFAULT_CACHE = Change(
+    "a default cache by plugins",
+    "A plugin may say which radix cache is built by default. `register_radix_cache_backend` gives caches names, but "
+    "one that is chosen by its name has to build the other kinds, too, and the operator can choose no other.",
+)
+QUEUE_ORDER = Change(
+    "order of the queue",
+    "Plugins register a sort key for the waiting queue, as a value of `--schedule-policy`.",
+)
+SCHEDULER_START = Change(
+    "a scheduler that starts",
+    "A callback when a scheduler is ready; an error there ends the start.",
+)
+ADMISSION = Change(
+    "before admission",
+    "A callback before a validated request is queued, which may append output tokens, finish it or hold it back.",
+)
+HELD = Change(
+    "requests held back",
+    "A queue for requests that a plugin holds back, which idle checks, aborts and timeouts know.",
+)
+ENDS = Change(
+    "every end of a request",
+    "One callback for every end: finished, refused, dropped from the queue, aborted, timed out, given up.",
+)
+LOOP = Change(
+    "each loop",
+    "A callback in each loop of the scheduler, idle or not, which says whether it wants another one soon.",
+)
+RESULTS = Change(
+    "results of a batch",
+    "Callbacks before and after the tokens of a batch are appended, with the requests that got one.",
+)
+BEFORE_FORWARD = Change(
+    "before a forward pass",
+    "A callback with a batch before its forward pass, which may ask to have the last batch's result first.",
+)
+JOIN = Change(
+    "joining the decode batch",
+    "A public way into the decode batch for a request whose KV is all resident; disaggregation has one.",
+)
+FLUSHES = Change(
+    "flushes and weights",
+    "A callback after every flush and after every change of the weights.",
+)
+CONTROL = Change(
+    "control messages",
+    "A typed message for plugins that carries JSON to every scheduler and back, and a place for their counters in "
+    "`internal_states`.",
+)
+SAMPLER_DATA = Change(
+    "data of samplers",
+    "Fields for custom samplers on `SamplingBatchInfo` and `LogitsProcessorOutput`, which reach the forward pass and "
+    "travel to the host with the drawn tokens.",
+)
+CACHED_TOKENS = Change(
+    "cached tokens of the prompt",
+    "`cached_tokens` leaves out tokens that a request brings along as output.",
+)
+PENALTIES = Change(
+    "penalties by position",
+    "What penalties have counted depends on a request's own tokens alone, also after it was retracted.",
+)
+SEEDS = Change(
+    "seeds for every sampler",
+    "`sampling_seed` is filled whether or not the server runs with `--enable-deterministic-inference`.",
+)
+
+
+@dataclass(frozen=True)
+class Seam:
+    """Something of SGLang's, beside the hooked functions, that Hive relies on."""
+
+    name: str
+    where: str
+    """The module of Hive's."""
+    symbols: tuple[str, ...]
+    """Dotted paths under ``sglang``."""
+    does: str
+    upstream: str
+    """What would make it a matter of course, or unnecessary."""
+
+
+_RADIX = "srt.mem_cache.radix_cache.RadixCache."
+_HIRADIX = "srt.mem_cache.hiradix_cache.HiRadixCache."
+_SAMPLER = "srt.layers.sampler.Sampler."
+_BATCH = "srt.managers.schedule_batch.ScheduleBatch."
+_CHAT = "srt.entrypoints.openai.serving_chat.OpenAIServingChat."
+
+SEAMS: tuple[Seam, ...] = (
+    Seam(
+        "plugin entry point",
+        "sglang_patches.plugin",
+        ("srt.plugins.load_plugins", "srt.plugins.hook_registry.HookRegistry._patched"),
+        "`sglang.srt.plugins` calls `activate` in the launching process and in every scheduler; it registers the hooks "
+        "and the sampler.",
+        "A plugin that fails, or a hook that does not apply, ends the start. SGLang only logs both; so Hive looks "
+        "into the registry's private `_patched`.",
+    ),
+    Seam(
+        "CPU platform",
+        "sglang_patches.cpu_platform",
+        (
+            "srt.platforms.cpu.CpuDeviceMixin",
+            "srt.platforms.device_mixin.PlatformEnum.OOT",
+            "srt.platforms.interface.SRTPlatform",
+        ),
+        "`sglang.srt.platforms` activates a platform that takes the pure-torch path through the layers, with "
+        "`torch_native` attention: SGLang serves without a GPU and without `sgl_kernel`.",
+        "SGLang falls back to such a platform where there is neither.",
+    ),
+    Seam(
+        "sampler backend",
+        "sglang_patches.sampler",
+        (
+            "srt.layers.sampler.register_sampler_backend",
+            *(
+                _SAMPLER + name
+                for name in (
+                    "_preprocess_logits",
+                    "_sync_token_ids_across_tp",
+                    "_compute_sampling_mask_from_probs",
+                    "_attach_sampling_mask_to_output",
+                    "_attach_greedy_sampling_mask_to_output",
+                )
+            ),
+        ),
+        "`--sampling-backend hive` draws with a seed of each request's own, whatever else is in the batch, and "
+        "leaves the rows for the Logits Cache.",
+        "The registration is a public API. The steps around a draw, which every sampler needs, are private.",
+    ),
+    Seam(
+        "radix caches",
+        "sglang_patches.radix_cache",
+        (
+            *(
+                _RADIX + name
+                for name in (
+                    "reset",
+                    "evict",
+                    "cache_unfinished_req",
+                    "cache_finished_req",
+                    "_split_node",
+                    "_delete_leaf",
+                    "_update_leaf_status",
+                    "_inc_hit_count",
+                    "_record_remove_event",
+                )
+            ),
+            *(
+                _HIRADIX + name
+                for name in (
+                    "evict_host",
+                    "_evict_write_back",
+                    "_evict_backuped",
+                    "_evict_regular",
+                    "_detach_backuped",
+                    "_drop_subtree_no_host",
+                )
+            ),
+        ),
+        "Subclasses of both caches note who computed and used each node, and evict by a policy of `hive.eviction`.",
+        "Callbacks of the tree (a node is stored, split, used, evicted), and an eviction strategy that is told how "
+        "many tokens are wanted and chooses among the leaves.",
+    ),
+    Seam(
+        "routes and the door",
+        "sglang_patches.request_door",
+        ("srt.entrypoints.http_server.app",),
+        "The `/hive` routes, the innermost middleware and an exception handler are put into SGLang's app.",
+        f"The change *{HTTP_PLUGINS.name}*, and checks of SGLang's own: one bad request should not end a server.",
+    ),
+    Seam(
+        "the tag, and what was done",
+        "sglang_patches.request_state",
+        ("srt.sampling.sampling_params.SamplingParams", "srt.managers.schedule_batch.Req"),
+        "`custom_params.hive` takes a request's tag to the scheduler; `Req.customized_info` brings back what was done.",
+        "Both do what is needed, and are not documented.",
+    ),
+    Seam(
+        "control plane",
+        "sglang_patches.http_server",
+        (
+            "srt.managers.io_struct.DumperControlReqInput",
+            "srt.managers.io_struct.DumperControlReqOutput",
+            "srt.managers.tokenizer_manager.TokenizerManager.dumper_control",
+        ),
+        "Routes ask the schedulers by messages that SGLang has for its dumper, with names that begin with `hive:`.",
+        f"The change *{CONTROL.name}*.",
+    ),
+    Seam(
+        "decode join",
+        "sglang_patches.decode_join",
+        (
+            *(
+                _BATCH + name
+                for name in ("init_new", "prepare_for_prebuilt", "process_prebuilt", "merge_batch")
+            ),
+            "srt.managers.schedule_batch.ReqKvInfo",
+            "srt.managers.scheduler.Scheduler.get_num_allocatable_reqs",
+            "srt.managers.scheduler.Scheduler._can_schedule_lora_req",
+        ),
+        "A replayed request with resident KV enters the way requests enter a decode server of a disaggregated pair.",
+        f"The change *{JOIN.name}*.",
+    ),
+    Seam(
+        "rendered prompts",
+        "sglang_patches.serving_chat",
+        (_CHAT + "_convert_to_internal_request",),
+        "`POST /hive/render` asks the chat endpoint for the prompt that it would send to the engine.",
+        "A route, or a method, that returns the rendered text with its tokens.",
+    ),
+    Seam(
+        "launcher",
+        "hive.launch_server",
+        (
+            "launch_server.run_server",
+            "srt.server_args.prepare_server_args",
+            "srt.server_args.ServerArgs.add_cli_args",
+            "srt.utils.kill_process_tree",
+        ),
+        "Takes `--hive-*` flags beside SGLang's and hands them to the schedulers in an environment variable.",
+        "Plugins may add flags, and find them in `ServerArgs`.",
+    ),
+)
