@@ -40,6 +40,8 @@ from hive_frontend.testing import forbid_real_calls
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
+FURTHER_PAGES = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
+"""Pages without snippets, whose links are looked at."""
 _KINDS = ("python", "console", "text")
 _COMMENT = re.compile(r"<!-- test: (?P<what>.*?)(?: ?-->)?")
 
@@ -255,7 +257,7 @@ def help_of(module: str) -> str:
 
 
 def test_links_lead_somewhere() -> None:
-    for path in PAGES:
+    for path in [*PAGES, *FURTHER_PAGES]:
         text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
             if not re.match(r"https?:", target):
