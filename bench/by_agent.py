@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from hive_frontend import Client, Completion, Request
@@ -31,8 +32,7 @@ class ByAgent(Client):
         await self._of(agent).register(agent, session)
 
     async def end_session(self, session: str) -> None:
-        for client in self._all():
-            await client.end_session(session)
+        await asyncio.gather(*(client.end_session(session) for client in self._all()))
 
     async def aclose(self) -> None:
         for client in self._all():

@@ -32,6 +32,7 @@ from bench.game24.report import RANDOM, Report, Row, row_of, table
 from bench.logits_cache.client import BenchError
 from bench.logits_cache.machine import machine, public_command, versions
 from bench.logits_cache.servers import served_model, started
+from bench.report_file import not_writable
 from hive import ModelError
 from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
 from hive.roles import lora_flags
@@ -163,17 +164,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         )
     if not 0 < options.temperature < 100:
         parser.error("--temperature must be above 0 and below 100")
-    report: Path = options.json
-    try:
-        report.parent.mkdir(parents=True, exist_ok=True)
-        # Not left to the end: after an hour's run it would be too late to learn that.
-        new = not report.exists()
-        with report.open("ab"):
-            pass
-        if new:
-            report.unlink()
-    except OSError as error:
-        parser.error(f"--json: {report} cannot be written: {error.strerror}")
+    if problem := not_writable(options.json):
+        parser.error(f"--json: {options.json} cannot be written: {problem}")
     return options
 
 
@@ -184,8 +176,9 @@ def _settings(options: argparse.Namespace, began: float) -> Settings:
     players = (Player.ROLES,) if options.quick else (Player.ROLES, Player.BASE)
     return Settings(
         puzzles=chosen,
-        players=[Player(name) for name in options.players or players],
-        methods=[Method(name) for name in options.methods or Method],
+        # Whoever is named twice plays once.
+        players=[Player(name) for name in dict.fromkeys(options.players or players)],
+        methods=[Method(name) for name in dict.fromkeys(options.methods or Method)],
         shape=Shape(options.branching, options.breadth, options.votes, options.temperature, options.distinct),
         lots=options.lots or (QUICK_LOTS if options.quick else LOTS),
         seed=options.seed,

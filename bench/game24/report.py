@@ -43,7 +43,8 @@ class Row(BaseModel):
     """Of all searches, that solved their puzzle. A model has one for each puzzle, the random arm several."""
     share_low: float
     share_high: float
-    """Wilson's interval of 95% around the share."""
+    """Wilson's interval of 95% around the share. Searches by lot of the same puzzle are no independent ones; theirs is
+    too narrow."""
     proposals: int
     """Proposals made; like what follows, in the random arm of the first searches."""
     duplicates: int

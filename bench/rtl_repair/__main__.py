@@ -2,8 +2,8 @@
 
 Starts a Hive server with the embedded model and its roles, or asks one that runs already (``--url``). The players are
 the model itself and the model whose Patcher has the adapter that was trained for it (``roles``). Every method is the
-same program, held to the same edits; ``random`` is each of the searches again, with patches drawn by lot. ``--quick``
-takes at most eight minutes on two cores.
+same program, held to the same edits; ``random`` is each of the searches again, with patches drawn by lot. No bug is one
+that the adapter was taught. ``--quick`` takes at most eight minutes on two cores.
 
 ``--keep-going`` compares nothing: it runs long sessions instead, ``--sessions`` at once, each ``--rounds`` patches long
 over bugs of one design, which ``--trace`` records for benchmarks of the server's caches (``recording`` has the
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import secrets
 import sys
 import time
 from collections import defaultdict
@@ -30,6 +31,8 @@ from bench.by_agent import ByAgent
 from bench.logits_cache.client import BenchError
 from bench.logits_cache.machine import machine, public_command, versions
 from bench.logits_cache.servers import served_model, started
+from bench.report_file import not_writable
+from bench.roles.rtl import taught
 from bench.rtl_repair.bugs import Bug, suite
 from bench.rtl_repair.designs import Design, all_designs
 from bench.rtl_repair.methods import Attempt, Method, Shape, attempts, session
@@ -68,11 +71,12 @@ class Player(StrEnum):
     ROLES = "roles"
     """The Patcher has the adapter `patcher`."""
 
-    def at_server(self, url: str) -> Client:
+    def at_server(self, url: str, tenant: str | None = None) -> Client:
         """The player at a server."""
+        others = HttpClient(url, tenant=tenant)
         if self is Player.BASE:
-            return HttpClient(url)
-        return ByAgent({PATCHER: HttpClient(url, model=PATCHER.lower())}, HttpClient(url))
+            return others
+        return ByAgent({PATCHER: HttpClient(url, model=PATCHER.lower(), tenant=tenant)}, others)
 
     def called(self, model: str) -> str:
         """What rows call the player."""
@@ -178,35 +182,18 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
             parser.error(f"--trace must end in {TRACE_SUFFIX} or be a folder that exists")
     for name in ("json", "trace"):
         path: Path | None = getattr(options, name)
-        if path is not None and (problem := _not_writable(path)):
+        if path is not None and (problem := not_writable(path)):
             parser.error(f"--{name}: {path} cannot be written: {problem}")
     return options
 
 
-def _not_writable(path: Path) -> str | None:
-    """Make a file's folder if there is none; what is in the way, if the file cannot be written even so.
-
-    After an hour's run it would be too late to learn that.
-    """
-    new = not path.exists()
-    try:
-        with contextlib.suppress(FileExistsError):
-            path.parent.mkdir(parents=True)
-        with path.open("ab"):
-            pass
-    except OSError as error:
-        return error.strerror or str(error)
-    if new:
-        path.unlink()
-    return None
-
-
 async def compare(
-    models: Mapping[str, Client], settings: Settings, console: Console
+    models: Mapping[str, Mapping[Method, Client]], settings: Settings, console: Console
 ) -> tuple[list[Bug], list[Row]]:
     """All methods with all models, by what rows call them, on the same bugs: those for which there was time, and the
     rows."""
-    bugs = await suite(settings.bugs, settings.seed)
+    # With other seeds, or many bugs, there would be some among them that the Patcher's lessons were about.
+    bugs = await suite(settings.bugs, settings.seed, without={studied.bug.source for studied in taught()})
     done: dict[tuple[str, Method], list[Attempt]] = defaultdict(list)
     wall_s: dict[tuple[str, Method], float] = defaultdict(float)
     longest = 0.0
@@ -219,12 +206,12 @@ async def compare(
         some = bugs[first : first + settings.sessions]
         for method in settings.methods:
             seed = settings.seed + first
-            for name, model in models.items():
+            for name, by_method in models.items():
                 made, seconds = await attempts(
                     some,
                     method,
                     settings.shape,
-                    model,
+                    by_method[method],
                     seed=seed,
                     sessions=settings.sessions,
                     lookups=settings.lookups,
@@ -300,10 +287,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         bugs=options.bugs or (QUICK_BUGS if quick else BUGS),
         players=[
             Player(name)
-            for name in options.players
-            or ([Player.BASE] if options.keep_going else [Player.ROLES, Player.BASE])
+            # Whoever is named twice plays once.
+            for name in dict.fromkeys(
+                options.players or ([Player.BASE] if options.keep_going else [Player.ROLES, Player.BASE])
+            )
         ],
-        methods=[Method(name) for name in options.methods or (QUICK_METHODS if quick else Method)],
+        methods=[
+            Method(name) for name in dict.fromkeys(options.methods or (QUICK_METHODS if quick else Method))
+        ],
         shape=Shape(
             options.branching or (QUICK_BRANCHING if quick else BRANCHING),
             options.breadth or BREADTH,
@@ -326,16 +317,22 @@ def main(argv: Sequence[str] | None = None) -> None:
                 flags = lora_flags(on_cpu()) if Player.ROLES in settings.players else []
                 url = stack.enter_context(started(["hive"], ensure_embedded_model(), flags, on_cpu()))["hive"]
             name = served_model(url)
-            models = {player.called(name): player.at_server(url) for player in settings.players}
-            who, model = next(iter(models.items()))
-            recorder = RecordingModel(model) if options.trace else None
-            if recorder is not None:
-                models[who] = recorder
-            work = (
-                keep_going(models[who], who, settings)
-                if options.keep_going
-                else compare(models, settings, console)
-            )
+            first = settings.players[0]
+            # What is recorded are the requests of one client, whatever the method.
+            recorder = RecordingModel(first.at_server(url)) if options.trace else None
+            if options.keep_going:
+                work = keep_going(recorder or first.at_server(url), first.called(name), settings)
+            else:
+                run = secrets.token_hex(4)
+                models = {
+                    player.called(name): {
+                        # A tenant each: nobody shall replay what another one, or another run, has paid for.
+                        method: recorder or player.at_server(url, f"{run}:{player}:{method}")
+                        for method in settings.methods
+                    }
+                    for player in settings.players
+                }
+                work = compare(models, settings, console)
             bugs, rows = asyncio.run(work)
     except (
         BenchError,

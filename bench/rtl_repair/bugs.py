@@ -12,7 +12,7 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -74,12 +74,14 @@ def is_verified(simulation: Simulation) -> bool:
     return simulation.compiled and simulation.failures > 0
 
 
-async def suite(count: int, seed: int, designs: Sequence[Design] | None = None) -> list[Bug]:
+async def suite(
+    count: int, seed: int, designs: Sequence[Design] | None = None, *, without: Collection[str] = ()
+) -> list[Bug]:
     """`count` bugs that compile and fail their testbenches, spread over designs and kinds.
 
     Each is drawn from the design that has given the fewest so far, and there of the kind of which there are the
-    fewest. The same seed chooses the same bugs. Raises `ToolsMissing` without Icarus Verilog, and `ValueError` when
-    the designs do not have so many.
+    fewest; those whose sources are `without` are passed over. The same seed chooses the same bugs. Raises
+    `ToolsMissing` without Icarus Verilog, and `ValueError` when the designs do not have so many.
     """
     rng = random.Random(seed)
     pools: dict[Design, dict[str, list[Bug]]] = {}
@@ -101,6 +103,8 @@ async def suite(count: int, seed: int, designs: Sequence[Design] | None = None) 
         kind = min((kind for kind, pool in pools[source].items() if pool), key=lambda kind: by_kind[kind])
         while pools[source][kind]:
             bug = pools[source][kind].pop()
+            if bug.source in without:
+                continue
             if is_verified(await simulate(bug.source, source.testbench, timeout_s=_TIMEOUT_S)):
                 chosen.append(bug)
                 by_design[bug.design] += 1

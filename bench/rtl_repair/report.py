@@ -29,7 +29,8 @@ class BugEntry(BaseModel):
     original: str
     mutated: str
     held_out: bool
-    """Whether the Patcher's adapter was taught nothing about the design; else about other bugs of it."""
+    """Whether the Patcher's adapter was taught nothing about the design; else about other bugs of it, and in long
+    sessions perhaps about this one."""
 
 
 class TaskEntry(BaseModel):

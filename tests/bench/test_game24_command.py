@@ -72,20 +72,11 @@ def test_a_row_for_every_player_and_method_and_the_same_by_lot(
 
 
 def test_the_same_seed_gives_the_same_report(by_lot_everywhere: object, tmp_path: Path) -> None:
-    options = [
-        *URL,
-        "--puzzles",
-        "4",
-        "--first",
-        "100",
-        "--players",
-        "base",
-        "--methods",
-        "mcts",
-        "--lots",
-        "2",
-    ]
+    # Who is named twice plays once.
+    options = [*URL, "--puzzles", "4", "--first", "100", "--players", "base", "base"]
+    options += ["--methods", "mcts", "mcts", "--lots", "2"]
     reports = [run(tmp_path, *options, "--seed", seed)["rows"] for seed in ("1", "1", "2")]
+    assert [row["tasks"] for row in reports[0]] == [4, 4]
     for rows in reports:
         for row in rows:
             del row["wall_s"]

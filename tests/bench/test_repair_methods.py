@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections import Counter
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from bench.roles.rtl import taught
 from bench.rtl_repair import __main__ as command
 from bench.rtl_repair import prompts
 from bench.rtl_repair.bugs import Bug, suite
@@ -219,6 +221,40 @@ def test_missing_folders_are_made_before_the_run(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(command, "require_tools", tools)
     with pytest.raises(SystemExit, match="bench: not found on PATH: vvp"):
         command.main(["--json", str(report), "--trace", str(trace)])
+
+
+@needs_tools
+def test_nobody_replays_what_others_have_paid_for_and_no_bug_was_taught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def at_server(player: command.Player, url: str, tenant: str | None = None) -> FunctionModel:
+        assert tenant is not None
+        asked.append(tenant)
+        return by_lot()
+
+    monkeypatch.setattr(command.Player, "at_server", at_server)
+    monkeypatch.setattr(command, "served_model", lambda url: "small")
+    report = tmp_path / "report.json"
+    options = ["--url", "http://127.0.0.1:1", "--bugs", "4", "--seed", "1", "--lots", "1", "--lookups", "1"]
+    options += ["--methods", "direct", "best_of_n", "best_of_n", "--branching", "1", "--rounds", "1"]
+    command.main(["--json", str(report), *options])
+    content = json.loads(report.read_text())
+    assert [(row["model"], row["method"]) for row in content["rows"]] == [
+        (model, "random" if model == "random" else method)
+        for method in ("direct", "best_of_n")
+        for model in ("small + roles", "small", "random")
+    ]
+    assert {row["tasks"] for row in content["rows"]} == {4}
+    assert len(set(asked)) == 4
+    lessons = {(each.bug.design, each.bug.line, each.bug.mutated) for each in taught()}
+    bugs = {(bug["design"], bug["line"], bug["mutated"]) for bug in content["bugs"]}
+    assert len(bugs) == 4
+    assert bugs.isdisjoint(lessons)
+    # Without that there would be some, with this seed.
+    any_bugs = asyncio.run(suite(4, 1))
+    assert not lessons.isdisjoint({(bug.design, bug.line, bug.mutated) for bug in any_bugs})
 
 
 @needs_tools
