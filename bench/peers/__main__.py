@@ -6,8 +6,9 @@ each sample or one with n=k for all of them. Blocks of tasks are small, all arms
 rotating order, and every turn begins with cold caches.
 
 ``tot``, ``mcts`` and ``best_of_n`` are Game of 24 from prompt to solution, by the trained proposer and valuer. ``rtl``
-is sessions of repairs side by side on servers of their own, whose KV pool holds about half of what the sessions'
-agents would like to keep. ``--quick`` takes about eight minutes on two cores.
+is sessions of repairs side by side, of designs that the trained Patcher was never taught, on servers of their own, whose
+KV pool holds about half of what the sessions' agents would like to keep. ``--quick`` takes about eight minutes on two
+cores.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ from bench.peers.pool import pool_of_repairs
 from bench.peers.report import Report, Setting, ratios_table, rows_table
 from bench.peers.servers import Wanted, running
 from bench.peers.session import Session, Settings
+from bench.report_file import not_writable
 from bench.rtl_repair.tools import ToolsMissing, require_tools
 from hive import ModelError
-from hive.embedded_model import ensure_embedded_model
+from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
 from hive.roles import lora_flags
 from hive.server_process import ServerDied
 from sglang_patches.cpu_platform import needed as on_cpu
@@ -165,7 +167,10 @@ def settings_of(options: argparse.Namespace) -> Settings:
 def main(argv: Sequence[str] | None = None) -> None:
     began = time.monotonic()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if problem := not_writable(options.json):
+        parser.error(f"--json: {options.json} cannot be written: {problem}")
     settings = settings_of(options)
     minutes = QUICK_MINUTES if options.minutes is None and options.quick else options.minutes
     deadline = None if minutes is None else began + 60 * minutes - RESERVE_S
@@ -173,7 +178,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console(width=None if sys.stdout.isatty() else 180)
     session = Session(settings, console)
     chosen, session.left_out = _chosen(options.only, options.arms, options.ngram_url)
-    pool = options.pool or pool_of_repairs(settings.patches)
+    if not chosen:
+        reasons = "".join(f"; {arm}: {reason}" for arm, reason in session.left_out.items())
+        parser.error(f"none of the --arms can be run here with --only {' '.join(options.only)}{reasons}")
     given = {kind: url.rstrip("/") for kind in KINDS if (url := getattr(options, f"{kind}_url"))}
     games, repairs = dict(chosen), dict(chosen)
     for workload in chosen:
@@ -182,16 +189,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     if deadline is not None and repairs and games:
         games_deadline = deadline - REPAIRS_SHARE * (deadline - began)
     model = ""
+    pool: int | None = None
     try:
+        of_repairs: Sequence[str] = ()
         if repairs:
             require_tools()
-        for part, flags, until in (
-            (games, (), games_deadline),
-            (repairs, ("--max-total-tokens", str(pool)), deadline),
-        ):
+            if not _kinds(repairs) <= given.keys():
+                pool = options.pool or pool_of_repairs(settings.patches)
+                of_repairs = ("--max-total-tokens", str(pool))
+        for part, flags, until in ((games, (), games_deadline), (repairs, of_repairs, deadline)):
             if part:
                 model = _measure(session, part, given, flags, until, options)
-    except (BenchError, FileNotFoundError, ModelError, ServerDied, ToolsMissing, httpx.HTTPError) as error:
+    except (
+        BenchError,
+        EmbeddedModelError,
+        FileNotFoundError,
+        ModelError,
+        ServerDied,
+        ToolsMissing,
+        ValueError,
+        httpx.HTTPError,
+    ) as error:
         raise SystemExit(f"bench: {str(error) or repr(error)}") from None
     command = public_command(arguments, "bench.peers")
     report = Report(
@@ -207,13 +225,12 @@ def main(argv: Sequence[str] | None = None) -> None:
             sessions=settings.sessions,
             patches=settings.patches,
             lookups=settings.lookups,
-            pool=pool if repairs else None,
+            pool=pool,
         ),
         left_out=session.left_out,
         rows=session.rows(),
         ratios=session.ratios(command),
     )
-    options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(report.model_dump_json(indent=1) + "\n")
     console.print(rows_table(report))
     console.print(ratios_table(report))
@@ -244,7 +261,13 @@ def _chosen(
         for workload in WORKLOADS
         if workload in workloads
     }
+    chosen = {workload: some for workload, some in chosen.items() if some}
     return chosen, {arm: reason for arm, reason in cannot.items() if arm in arms}
+
+
+def _kinds(part: Mapping[WorkloadName, Sequence[ArmName]]) -> set[Kind]:
+    """Whom the arms of some workloads ask."""
+    return {SERVERS[arm] for arms in part.values() for arm in arms}
 
 
 def _measure(
@@ -255,8 +278,12 @@ def _measure(
     deadline: float | None,
     options: argparse.Namespace,
 ) -> str:
-    """Measure some workloads on servers that are given or started for them; the name of the model."""
-    needed = {SERVERS[arm] for arms in part.values() for arm in arms}
+    """Measure some workloads on servers that are given or started for them; the name of the model.
+
+    Raises:
+        BenchError: when there is no server at all.
+    """
+    needed = _kinds(part)
     wanted = [
         Wanted(
             kind,
@@ -275,7 +302,9 @@ def _measure(
             # Behind the first line is the end of the server's log: for people, on the terminal.
             session.console.print(str(error), highlight=False, markup=False)
             session.left_out[f"{kind} server"] = str(error).partition("\n")[0].rstrip(":")
-        urls = {**given, **started}
+        urls = {kind: url for kind, url in {**given, **started}.items() if kind in needed}
+        if not urls:
+            raise BenchError("no server came up")
         asyncio.run(session.run(urls, part, deadline))
         return served_model(next(iter(urls.values())))
 

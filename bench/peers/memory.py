@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from urllib.parse import urlsplit
 
 import psutil  # type: ignore[import-untyped]
@@ -14,14 +13,14 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 class ServerMemory:
     """Memory of the processes of the server that listens at a URL.
 
-    SGLang's scheduler and detokenizer are in the session of the process that listens. Of a server elsewhere, or one
-    whose processes are somebody else's, nothing is known.
+    SGLang's scheduler and detokenizer are children of the process that listens. Of a server elsewhere, or one whose
+    processes are somebody else's, nothing is known.
     """
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         listening = _listening(parts.port) if parts.hostname in _LOOPBACK else None
-        self._processes = [] if listening is None else _session_of(listening)
+        self._processes = [] if listening is None else _with_children(listening)
 
     def host_bytes(self) -> int | None:
         """Resident memory, added up over the processes: what they share is counted in each."""
@@ -64,12 +63,9 @@ def _listening(port: int | None) -> int | None:
     return None
 
 
-def _session_of(pid: int) -> list[psutil.Process]:
-    found = []
-    with contextlib.suppress(ProcessLookupError):
-        session = os.getsid(pid)
-        for process in psutil.process_iter():
-            with contextlib.suppress(ProcessLookupError):
-                if os.getsid(process.pid) == session:
-                    found.append(process)
-    return found
+def _with_children(pid: int) -> list[psutil.Process]:
+    # Not its session: that of a server started in a terminal has all that was started there.
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    return []

@@ -56,6 +56,7 @@ def running(
     with contextlib.ExitStack() as stack:
         with ThreadPoolExecutor(1 if on_cpu else max(1, len(wanted))) as threads:
             starts = {kind: threads.submit(context.__enter__) for kind, context in contexts.items()}
+        errors: list[BaseException] = []
         for kind, start in starts.items():
             error = start.exception()
             if error is None:
@@ -63,4 +64,8 @@ def running(
                 urls |= {kind: start.result()[kind]}
             elif isinstance(error, ServerDied):
                 died[kind] = error
+            else:
+                errors.append(error)
+        if errors:
+            raise errors[0]
         yield urls, died

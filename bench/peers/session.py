@@ -22,6 +22,7 @@ from bench.peers.arms import SERVERS, ArmName, Kind, WorkloadName, arms_of, rota
 from bench.peers.report import Row, row_of
 from bench.peers.turns import Game, Repairs, Server, Tasks, Turn, take_turn, work
 from bench.peers.workers import Worker, worker
+from bench.roles.rtl import HELD_OUT
 from bench.rtl_repair.bugs import suite
 from bench.rtl_repair.designs import all_designs
 from hive import ModelError
@@ -59,8 +60,11 @@ class Settings:
         ]
 
     async def repairs(self) -> list[Tasks]:
-        """The blocks of repairs. Each session of a block has a design of its own, and its bugs again and again."""
-        designs = all_designs()
+        """The blocks of repairs. Each session of a block has a design of its own, and its bugs again and again.
+
+        No lesson of the Patcher was about any of these designs: of others it may know the very bugs.
+        """
+        designs = [design for design in all_designs() if design.name in HELD_OUT]
         blocks: list[Tasks] = []
         for block in range(self.repair_blocks):
             numbers = range(block * self.sessions, (block + 1) * self.sessions)

@@ -54,17 +54,17 @@ class Worker(ABC):
 
 
 class FrontendWorker(Worker):
-    """The programs as they are written with Hive's frontend; each method of the game has a client of its own."""
+    """The programs as they are written with Hive's frontend."""
 
-    def __init__(self, url: str, shape: Shape, clients: dict[Method, Client]) -> None:
+    def __init__(self, url: str, shape: Shape, player: Client) -> None:
         super().__init__()
         self._shape = shape
-        self._players = {method: MeteredModel(client, self.steps) for method, client in clients.items()}
+        self._player = MeteredModel(player, self.steps)
         patcher = HttpClient(url, model="patcher")
         self._repairer = MeteredModel(ByAgent({"Patcher": patcher}, HttpClient(url)), self.steps)
 
     async def play(self, puzzle: Puzzle, method: Method, seed: int) -> bool:
-        done = await attempt(puzzle, method, self._shape, Player.ROLES, self._players[method], seed=seed)
+        done = await attempt(puzzle, method, self._shape, Player.ROLES, self._player, seed=seed)
         return done.solved
 
     async def repair(self, bugs: Sequence[Bug], *, patches: int, lookups: int, seed: int) -> Score:
@@ -72,7 +72,7 @@ class FrontendWorker(Worker):
         return Score(outcome.bugs, len(outcome.repairs))
 
     async def aclose(self) -> None:
-        for client in (*self._players.values(), self._repairer):
+        for client in (self._player, self._repairer):
             await client.aclose()
 
 
@@ -121,12 +121,12 @@ def worker(arm: ArmName, url: str, shape: Shape) -> Worker:
             return HandWorker(url, shape, together=True)
         case "langgraph" | "langgraph_on_hive":
             return LangGraphWorker(url, shape)
-    return FrontendWorker(url, shape, {method: _player(arm, url, shape, method) for method in Method})
+    return FrontendWorker(url, shape, _player(arm, url, shape))
 
 
-def _player(arm: ArmName, url: str, shape: Shape, method: Method) -> Client:
+def _player(arm: ArmName, url: str, shape: Shape) -> Client:
     if SERVERS[arm] == "hive":
-        distinct = arm == "hive" and shape.distinct_in(method)
-        return at_server(url, Player.ROLES, distinct=distinct)
+        # All workloads of the game are searches.
+        return at_server(url, Player.ROLES, distinct=arm == "hive" and shape.distinct)
     # Nobody goes ahead of the others: no cache of these servers could answer them from what the first one left.
     return ByAgent({role: HttpClient(url, model=role, timeout_s=PATIENCE_S) for role in (PROPOSER, VALUER)})

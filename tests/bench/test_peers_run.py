@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from rich.console import Console
 
 from bench.game24.methods import Shape
 from bench.peers import __main__ as bench
 from bench.peers.arms import ArmName
+from bench.peers.memory import ServerMemory
 from bench.peers.report import Report, ratios_table, rows_table
 from bench.peers.servers import gpu_defaults
 from bench.peers.session import Session, Settings
 from bench.peers.turns import Game, Repairs
+from bench.roles.rtl import HELD_OUT
+from bench.rtl_repair.tools import ToolsMissing, missing_tools
 from tests.bench.peers_server import stand_in
+
+needs_tools = pytest.mark.skipif(bool(missing_tools()), reason=str(ToolsMissing(missing_tools())))
 
 SETTINGS = Settings(
     shape=Shape(branching=2, breadth=1, votes=1),
@@ -86,6 +94,7 @@ async def test_an_arm_that_fails_is_left_out_with_its_turns() -> None:
     assert "out of order" in session.left_out["n_k, tot"]
 
 
+@needs_tools
 async def test_the_tasks_of_a_run() -> None:
     blocks = SETTINGS.games("mcts")
     assert [len(block.puzzles) for block in blocks if isinstance(block, Game)] == [2, 1]
@@ -96,6 +105,8 @@ async def test_the_tasks_of_a_run() -> None:
     assert [len(bugs) for bugs in one.sessions] == [3, 3]
     designs = {bugs[0].design for block in (one, two) for bugs in block.sessions}
     assert len(designs) == 4
+    # The Patcher's lessons were about nearly all bugs of the others.
+    assert designs <= HELD_OUT
     assert one.seed != two.seed
 
 
@@ -136,6 +147,58 @@ def test_the_command(
     assert rows_table(report).row_count == 3
     assert ratios_table(report).row_count == len(report.ratios)
     assert "Hive over others" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (["--arms", "asyncio", "--only", "rtl"], "none of the --arms can be run here with --only rtl\n"),
+        (["--arms", "ngram"], "; ngram: SGLang's speculative decoding does not run on a CPU\n"),
+        (["--json", "."], "--json: . cannot be written: Is a directory\n"),
+        (["--temperature", "0"], "argument --temperature: must be above 0 and below 100\n"),
+        (["--branching", "0"], "argument --branching: must be at least 1\n"),
+    ],
+)
+def test_wrong_options_are_told_before_anything_is_started(
+    wrong: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(bench, "on_cpu", lambda: True)
+    monkeypatch.setattr(bench, "running", lambda *_: pytest.fail("began"))
+    with pytest.raises(SystemExit, match="2"):
+        bench.main(["--json", str(tmp_path / "report.json"), *wrong])
+    assert capsys.readouterr().err.endswith(sentence)
+
+
+def test_a_url_that_is_none_is_one_line(tmp_path: Path) -> None:
+    options = ["--arms", "stock", "--only", "tot", "--stock-url", "localhost:30000"]
+    with pytest.raises(SystemExit, match="bench: the URL of a server looks like"):
+        bench.main(["--json", str(tmp_path / "report.json"), *options])
+
+
+def test_memory_is_that_of_the_server_and_its_children() -> None:
+    child = "import time; print(flush=True); time.sleep(60)"
+    parent = (
+        "import socket, subprocess, sys; server = socket.create_server(('127.0.0.1', 0)); "
+        f"child = subprocess.Popen([sys.executable, '-c', {child!r}], stdout=subprocess.PIPE); "
+        "child.stdout.readline(); print(server.getsockname()[1], child.pid, flush=True); sys.stdin.read(); "
+        "child.kill()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        port, other = map(int, process.stdout.readline().split())
+        held = ServerMemory(f"http://127.0.0.1:{port}").host_bytes()
+        alone = [psutil.Process(pid).memory_info().rss for pid in (process.pid, other)]
+        # This process is in the same session, and larger than both.
+        assert held == pytest.approx(sum(alone), rel=0.05)
+        process.communicate()
+    assert ServerMemory(f"http://127.0.0.1:{port}").host_bytes() is None
+    assert ServerMemory("http://elsewhere:80").host_bytes() is None
 
 
 def test_flags_that_are_given_replace_those_for_a_gpu() -> None:
