@@ -223,7 +223,10 @@ def main(
         bool, typer.Option("--roles", help="Ask the server's adapters `proposer` and `valuer`.")
     ] = False,
     distinct: Annotated[
-        bool, typer.Option("--distinct", help="Have no step from a position proposed twice.")
+        bool,
+        typer.Option(
+            "--distinct", help="Have no step from a position proposed twice; only a Hive server can."
+        ),
     ] = False,
     lots: Annotated[int, typer.Option(min=1, help="Searches by lot per puzzle, to compare with.")] = LOTS,
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same search.")] = 0,

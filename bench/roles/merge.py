@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from hive.embedded_model import ensure_embedded_model
+from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
 from hive.roles import ROLES, adapter
 
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
@@ -41,7 +41,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--role", choices=ROLES, required=True)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     options = parser.parse_args(argv)
-    merge(ensure_embedded_model(), adapter(options.role), options.out)
+    try:
+        merge(ensure_embedded_model(), adapter(options.role), options.out)
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"merge: {error.name} is not installed. Run: uv pip install 'hive[train]'") from None
+    except (EmbeddedModelError, FileNotFoundError) as error:
+        raise SystemExit(f"merge: {error}") from None
 
 
 if __name__ == "__main__":

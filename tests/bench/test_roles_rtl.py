@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from importlib.util import find_spec
@@ -34,6 +35,7 @@ from bench.rtl_repair.edits import apply, replacements
 from bench.rtl_repair.simulator import simulate
 from bench.rtl_repair.tools import ToolsMissing, missing_tools
 from hive import Message, Request, arun
+from hive.roles import adapter
 from hive.server_process import ServerProcess
 
 needs_tools = pytest.mark.skipif(bool(missing_tools()), reason=str(ToolsMissing(missing_tools())))
@@ -73,6 +75,16 @@ def test_a_third_of_the_designs_is_held_out_and_so_are_the_bugs_of_the_suite() -
     sources = {each.bug.source for each in taught()}
     assert sources.isdisjoint(test)
     assert sources.isdisjoint(each.bug.source for each in [*unknown, *known])
+
+
+def test_the_stored_adapter_was_taught_nothing_about_what_is_held_out() -> None:
+    try:
+        metrics = json.loads((adapter("patcher") / "metrics.json").read_text())
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    # One more design, and others would be held out: what is said of the adapter would be wrong.
+    assert metrics["held_out_designs"] == sorted(HELD_OUT)
+    assert metrics["bugs"] == len(taught())
 
 
 @needs_tools
