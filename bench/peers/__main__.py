@@ -6,9 +6,9 @@ each sample or one with n=k for all of them. Blocks of tasks are small, all arms
 rotating order, and every turn begins with cold caches.
 
 ``tot``, ``mcts`` and ``best_of_n`` are Game of 24 from prompt to solution, by the trained proposer and valuer. ``rtl``
-is sessions of repairs side by side, of designs that the trained Patcher was never taught, on servers of their own, whose
-KV pool holds about half of what the sessions' agents would like to keep. ``--quick`` takes about eight minutes on two
-cores.
+is sessions of repairs side by side, of designs that the trained Patcher was never taught, on servers of their own,
+whose KV pool holds about half of what the sessions' agents would like to keep. ``--quick`` takes about eight minutes
+on two cores.
 """
 
 from __future__ import annotations
