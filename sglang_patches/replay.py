@@ -153,7 +153,8 @@ def _slice(scheduler: Scheduler, req: Req) -> bool:
     assert cache is not None
     known = replay.tokens
     if req.to_finish is None:
-        cache.run(replay, lambda token, node: _take(req, token, node), SLICE)
+        assert attached.cached is not None
+        cache.run(replay, attached.cached, req.output_ids, lambda token, node: _take(req, token, node), SLICE)
     attached.arrived_with = replay.tokens
     if new := replay.tokens - known:
         _mark(req, new)
@@ -187,6 +188,7 @@ def _conclude(scheduler: Scheduler, req: Req, *, finished: bool) -> None:
     if finished or (attached.arrived_with and req.stream):
         scheduler.output_streamer.stream_output([req], req.return_logprob)
     if not finished:
+        scheduler.hive.cache.queued(attached.cached, req.output_ids)
         scheduler._add_request_to_queue(req)
 
 

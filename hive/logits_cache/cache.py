@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from hive.logits_cache.distinct import DistinctSample, DistinctTrees
 from hive.logits_cache.hotspot import HotspotRule
+from hive.logits_cache.in_flight import PATIENCE, InFlight
 from hive.logits_cache.policies import Distinct, Hotspot, Policy, Prefetched, Stepwise
 from hive.logits_cache.replay import Replay, Stop, Verdict
 from hive.logits_cache.sampling import SamplingRule
@@ -47,6 +48,16 @@ class CachedRequest:
     writer: Writer | None = None
     """Once something was recorded."""
     sample: DistinctSample | None = None
+    computes: bytes | None = None
+    """The state whose row the model computes for this request."""
+    awaits: bytes | None = None
+    """The state whose row it computes for another one, which this request waits for."""
+    patience: int = 0
+    """Loops that it will still wait."""
+    followed: bool = False
+    """Whether it ever waited so."""
+    _walk: PrefixHash | None = None
+    _walked: int = 0
     _prefix: PrefixHash | None = None
     _entry: bytes | None = None
     _outputs: bytes | None = None
@@ -62,6 +73,15 @@ class CachedRequest:
         if self._prefix is None:
             self._prefix = PrefixHash(self.namespace, self.prompt)
         return self._prefix
+
+    def state(self, output: Sequence[int]) -> bytes:
+        """The digest of the state after an output, which only grows."""
+        if self._walk is None:
+            self._walk = self.prefix().copy()
+        for token in output[self._walked :]:
+            self._walk.push(token)
+        self._walked = len(output)
+        return self._walk.digest()
 
     def outputs(self) -> bytes:
         """The digest of the set of outputs that a distinct sample is drawn from."""
@@ -82,6 +102,8 @@ class CacheStatistics:
     """Requests that never reached the model."""
     tokens_replayed: int = 0
     tokens_recorded: int = 0
+    followed: int = 0
+    """Requests that took a token from a row that the model computed for another one at the time."""
     flushes: int = 0
     prefetched: int = 0
     """Next samples replayed ahead."""
@@ -129,6 +151,7 @@ class LogitsCache:
         self.capacity_bytes = capacity_bytes
         self.statistics = CacheStatistics()
         self.epoch = 0
+        self.in_flight = InFlight()
         self._ahead: OrderedDict[_Key, _Ahead] = OrderedDict()
         self._ahead_tokens = 0
         self._pending: deque[_Key] = deque()
@@ -166,11 +189,57 @@ class LogitsCache:
         self.statistics.prefetch_hit_tokens += len(ahead.tokens)
         return Prefetched(ahead.tokens, Stepwise(request.rule, request.seed, position))
 
-    def run(self, replay: Replay, take: Callable[[int, Node], Verdict], limit: int) -> None:
-        """One slice of a replay; see :meth:`Replay.run`."""
+    def run(
+        self,
+        replay: Replay,
+        request: CachedRequest,
+        output: Sequence[int],
+        take: Callable[[int, Node], Verdict],
+        limit: int,
+    ) -> None:
+        """One slice of a replay; see :meth:`Replay.run`. ``output`` is what ``take`` appends to.
+
+        A replay that stands where the model computes the next row for another request has not stopped: it goes on with
+        that row, in a later slice.
+        """
         started = time.perf_counter()
-        replay.run(take, limit)
+        if request.awaits is None or self._arrived(replay, request):
+            replay.run(take, limit)
+            # Others leave out what earlier samples took, or follow one output: they have no use for a single row.
+            if replay.stop in (Stop.UNKNOWN, Stop.DIVERGED) and request.policy == "stepwise":
+                state = request.state(output)
+                if state in self.in_flight:
+                    replay.stop = None
+                    request.awaits, request.patience = state, PATIENCE
         self.statistics.replay_seconds += time.perf_counter() - started
+
+    def _arrived(self, replay: Replay, request: CachedRequest) -> bool:
+        """Whether the row that a request waits for is there; its replay stops if it will not come."""
+        assert request.awaits is not None
+        node = self.trie.find(request.awaits)
+        if node is not None:
+            self.statistics.followed += not request.followed
+            request.followed = True
+            request.awaits = None
+            replay.resume(node)
+        elif request.patience and request.awaits in self.in_flight:
+            request.patience -= 1
+        else:
+            request.awaits = None
+            replay.stop = Stop.DIVERGED if replay.tokens else Stop.UNKNOWN
+        return node is not None
+
+    def queued(self, request: CachedRequest, output: Sequence[int]) -> None:
+        """A request goes to the model, which computes the row after its output for it."""
+        if request.epoch == self.epoch:
+            self._computes(request, request.state(output))
+
+    def _computes(self, request: CachedRequest, state: bytes | None) -> None:
+        if request.computes is not None:
+            self.in_flight.discard(request.computes)
+        request.computes = state
+        if state is not None:
+            self.in_flight.add(state)
 
     def concluded(self, replay: Replay) -> None:
         """A replay has stopped: count it and what it used."""
@@ -188,11 +257,13 @@ class LogitsCache:
         """Keep the packed distribution that the last token of ``output`` was drawn from; None for one that cannot
         be replayed.  Rows of weights that were replaced meanwhile are not kept."""
         if row is None or request.epoch != self.epoch:
+            self._computes(request, None)
             return
         if request.writer is None:
             request.writer = Writer(self.trie, request.prefix().copy())
         request.writer.write(len(output) - 1, output, row)
         self.statistics.tokens_recorded += 1
+        self._computes(request, request.state(output))
 
     def depart(self, request: CachedRequest, output: Sequence[int], *, ended: bool, replayed: int) -> None:
         """A request is over.
@@ -203,6 +274,7 @@ class LogitsCache:
         if request.writer is not None and request.epoch == self.epoch:
             request.writer.close()
         request.writer = None
+        self._computes(request, None)
         if request.sample is not None:
             request.sample.finish(ended)
             request.sample = None
@@ -271,6 +343,7 @@ class LogitsCache:
         """Forget every distribution: the weights changed, or the operator asked."""
         self.trie.clear()
         self.distinct.clear()
+        self.in_flight.clear()
         self._ahead.clear()
         self._ahead_tokens = 0
         self._pending.clear()
@@ -296,6 +369,7 @@ class LogitsCache:
             "served_whole": counts.served_whole,
             "tokens_replayed": counts.tokens_replayed,
             "tokens_recorded": counts.tokens_recorded,
+            "followed": counts.followed,
             "hit_ratio": round(replayed / total, 6) if total else 0.0,
             "undecided_ratio": round(counts.stops[Stop.UNDECIDED] / counts.tokens_replayed, 6)
             if counts.tokens_replayed

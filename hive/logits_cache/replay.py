@@ -53,6 +53,10 @@ class Replay:
         self._node = node
         self.policy = policy
 
+    def resume(self, node: Node) -> None:
+        """Go on from the node that was missing."""
+        self._node, self.stop = node, None
+
     def run(self, take: Callable[[int, Node], Verdict], limit: int) -> None:
         """Replay on, for ``limit`` steps of work at most (a token, or a node that the policy looks ahead at).
 

@@ -58,7 +58,7 @@ def serve(
     if cache is not None:
         replay = cache.begin(request)
         while replay.stop is None:
-            cache.run(replay, take, limit=3)
+            cache.run(replay, request, output, take, limit=3)
         cache.concluded(replay)
         replayed = replay.tokens
         if replay.stop is Stop.FINISHED:
@@ -165,7 +165,7 @@ def test_the_next_sample_of_a_state_is_replayed_ahead() -> None:
         serve(model, cache, [4], rule, seed, 12)
     request = CachedRequest("m", rule, 30, [4], next_seed=31)
     replay = cache.begin(request)
-    cache.run(replay, lambda token, node: Verdict.REFUSED, 1)
+    cache.run(replay, request, [], lambda token, node: Verdict.REFUSED, 1)
     cache.concluded(replay)
     cache.depart(request, [], ended=True, replayed=0)
     assert cache.prefetching
@@ -210,7 +210,7 @@ def test_hotspots_are_resampled_and_how_far_they_stray_is_told() -> None:
         request = CachedRequest("m", rule, seed, [4], policy="hotspot", hotspot=hotspot)
         replay = cache.begin(request)
         while replay.stop is None:
-            cache.run(replay, take, limit=2)
+            cache.run(replay, request, output, take, limit=2)
         cache.concluded(replay)
         cache.depart(request, output, ended=True, replayed=len(output))
         return output
@@ -235,5 +235,5 @@ def test_a_hotspot_replay_keeps_no_token_that_its_rule_forbids() -> None:
         greedy.append(token)
         return Verdict.GOES_ON
 
-    cache.run(replay, take, limit=100)
+    cache.run(replay, request, greedy, take, limit=100)
     assert greedy
