@@ -121,7 +121,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             rest += ["--served-model-name", "smollm2-135m-instruct"]
         if hive_args.roles:
             try:
-                rest += lora_flags(cpu_platform.needed())
+                # In front, so that what the user says of LoRA counts.
+                rest = [*lora_flags(cpu_platform.needed()), *rest]
             except FileNotFoundError as error:
                 raise SystemExit(f"hive: {error}") from None
     if "--sampling-backend" not in given:

@@ -9,6 +9,7 @@ model knows of held-out questions before and after, by their kind. On one GPU a 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import random
 import sys
@@ -43,7 +44,7 @@ ROLES = {
     "proposer": Settings(steps=900, batch=512, rate=2e-3),
     "valuer": Settings(steps=2400, batch=256, rate=2e-3),
     # Its lessons are a hundred times as long.
-    "patcher": Settings(steps=750, batch=32, tokens=32_768),
+    "patcher": Settings(steps=700, batch=32, tokens=32_768),
 }
 TINY = {
     "proposer": Settings(steps=20, batch=8, rank=4),
@@ -143,7 +144,14 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     ):
         parser.add_argument(f"--{name}", type=kind, metavar=name[0].upper(), help=meaning)
     parser.add_argument("--tiny", action="store_true", help="few lessons, few steps")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    for name in ("steps", "batch", "tokens", "minutes", "rate", "rank"):
+        if (given := getattr(options, name)) is not None and not given > 0:
+            parser.error(f"--{name} must be above 0, got {given}")
+    # At once, and not when the lessons are made.
+    if importlib.util.find_spec("peft") is None:
+        parser.error("peft is not installed. Run: uv pip install 'hive[train]'")
+    return options
 
 
 def playing(role: str, tokenizer: Any, rng: random.Random, *, tiny: bool) -> Course:

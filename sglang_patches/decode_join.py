@@ -38,10 +38,12 @@ def _join(scheduler: Scheduler, running_batch: ScheduleBatch) -> ScheduleBatch:
     for req in scheduler.waiting_queue:
         if len(joining) == room:
             break
+        if not (hasattr(req, "hive") and req.hive.may_join):
+            continue
         # A batch has places for so many adapters; whoever needs one more waits, as for a prefill.
         if scheduler.enable_lora and not scheduler._can_schedule_lora_req(req, adapters):
             continue
-        if hasattr(req, "hive") and req.hive.may_join and _admit(scheduler, req):
+        if _admit(scheduler, req):
             joining.append(req)
             adapters.add(req.lora_id)
     if not joining:
