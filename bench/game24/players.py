@@ -56,9 +56,6 @@ def at_server(
             model=agent if player is Player.ROLES else None,
             replay="distinct" if distinct else "stepwise",
             tenant=tenant,
-            # The proposals of a position are drawn together; behind a first one the others replay what they share.
-            # Distinct samples wait for each other at the server.
-            first_ahead=not distinct,
         )
 
     return ByAgent({PROPOSER: client(PROPOSER, distinct), VALUER: client(VALUER, distinct=False)})

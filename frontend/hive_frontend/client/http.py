@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -22,7 +21,6 @@ from hive_frontend.client.base import (
 from hive_frontend.client.prompts import Messages, Prompt, PromptCache
 from hive_frontend.client.streamed import StreamedText
 from hive_frontend.client.transport import Json, Transport
-from hive_frontend.client.turns import Turns
 from hive_frontend.dialogue import Message
 from hive_frontend.errors import ModelError
 from hive_frontend.identity import check_label
@@ -56,10 +54,6 @@ class HttpClient(Client):
     is a stream of which a piece has come. `replay="off"` asks a Hive server to decode every token anew;
     `replay="distinct"` to draw without replacement: within a session no two answers to the same prompt, under the same
     settings, are made of the same tokens, until all are used up.
-
-    `first_ahead` lets the first of several samples of a state that are asked for at once be answered before the
-    others are sent, which then replay what they share with it: fewer tokens are computed, and each such step takes
-    two turns instead of one.
     """
 
     def __init__(
@@ -72,7 +66,6 @@ class HttpClient(Client):
         attempts: int = 5,
         replay: Literal["stepwise", "distinct", "off"] = "stepwise",
         tenant: str | None = None,
-        first_ahead: bool = False,
     ) -> None:
         if replay not in ("stepwise", "distinct", "off"):
             raise ValueError(f'replay must be "stepwise", "distinct" or "off", not {replay!r}')
@@ -88,7 +81,6 @@ class HttpClient(Client):
         self._has_generate = True
         self._served: dict[str | None, _Served] = {}
         self._prompts = PromptCache()
-        self._turns = Turns() if first_ahead else None
 
     @property
     def url(self) -> str:
@@ -99,13 +91,6 @@ class HttpClient(Client):
         timeout_s = self._timeout_s if request.timeout_s is None else request.timeout_s
         attempts = self._attempts if request.attempts is None else request.attempts
         check_limits(timeout_s, attempts)
-        # Waiting for the turn is none of the server's time.
-        async with self._turns.turn(request) if self._turns else contextlib.nullcontext():
-            return await self._complete_within(timeout_s, request, attempts, on_text)
-
-    async def _complete_within(
-        self, timeout_s: float, request: Request, attempts: int, on_text: OnText | None
-    ) -> Completion:
         try:
             async with asyncio.timeout(timeout_s) as limit:
                 return await self._complete(request, attempts, on_text)
