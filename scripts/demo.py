@@ -73,7 +73,7 @@ def _with_own_server(program: list[str], model: Path | None, log_path: Path) -> 
     if model is None:
         ensure_embedded_model()  # here, where its progress is seen
         flags = ["--hive-roles"]
-        program = [*program, "--roles", "--distinct", "--first", str(TEST_SET.start)]
+        program = [*program, "--roles", "--first", str(TEST_SET.start)]
     else:
         flags = ["--model-path", str(model)]
     server = ServerProcess(flags, log_path)
