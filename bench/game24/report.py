@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from rich.table import Table
 
 from bench.game24.methods import Attempt, Method, Shape
-from bench.rtl_repair.report import usage_by_agent, usage_of, wilson
+from bench.tally import usage_by_agent, usage_of, wilson
 from hive import Usage
 
 RANDOM = "random"

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from rich.table import Table
 
 from bench.game24.puzzles import Puzzle
+from bench.tally import usage_by_agent, usage_of
 
 
 class Game(BaseModel):
@@ -71,32 +72,19 @@ def judge(puzzle: Puzzle, run: RunResult[list[str]], lots: Sequence[bool]) -> Ga
 def summarise(games: Iterable[Game], *, search: str, supervisor: Supervisor, lots: int, seed: int) -> Summary:
     """Add the games up. `wall_s` is the time of the searches: they run one after the other."""
     games = list(games)
-    agents: dict[str, Usage] = {}
-    for game in games:
-        for name, usage in game.totals.agents.items():
-            agents[name] = _sum([agents.get(name, Usage()), usage])
     return Summary(
         puzzles=len(games),
         solved=sum(game.solved for game in games),
         random_solved=sum(game.random_solved for game in games),
         random_expected=sum(game.random_share for game in games),
-        **_sum(game.totals for game in games).model_dump(),
+        **usage_of(game.totals for game in games).model_dump(),
         wall_s=sum(game.totals.wall_s for game in games),
-        agents=agents,
+        agents=usage_by_agent(game.totals.agents for game in games),
         seed=seed,
         search=search,
         supervisor=repr(supervisor),
         lots=lots,
         games=games,
-    )
-
-
-def _sum(usages: Iterable[Usage]) -> Usage:
-    usages = list(usages)
-    return Usage(
-        requests=sum(usage.requests for usage in usages),
-        tokens_generated=sum(usage.tokens_generated for usage in usages),
-        tokens_replayed=sum(usage.tokens_replayed for usage in usages),
     )
 
 

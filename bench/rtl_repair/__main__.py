@@ -38,8 +38,9 @@ from bench.rtl_repair.designs import Design, all_designs
 from bench.rtl_repair.methods import Attempt, Method, Shape, attempts, session
 from bench.rtl_repair.random_arm import searches_by_lot
 from bench.rtl_repair.recording import RecordingModel, save_trace
-from bench.rtl_repair.report import RANDOM, SESSION, Report, Row, entry_of, row, row_of, table, usage_by_agent
+from bench.rtl_repair.report import RANDOM, SESSION, Report, Row, entry_of, row, row_of, table
 from bench.rtl_repair.tools import ToolsMissing, require_tools
+from bench.tally import usage_by_agent
 from hive import Client, HttpClient, ModelError
 from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
 from hive.roles import lora_flags

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from pydantic import BaseModel
 from rich.table import Table
@@ -11,13 +10,13 @@ from rich.table import Table
 from bench.roles.rtl import HELD_OUT
 from bench.rtl_repair.bugs import Bug
 from bench.rtl_repair.methods import Attempt, Method
+from bench.tally import usage_by_agent, usage_of, wilson
 from hive import Usage
 
 RANDOM = "random"
 """The method of the arm without a model, and what stands for its model."""
 SESSION = "session"
 """The method of long sessions that keep going, bug after bug."""
-_Z = 1.96
 
 
 class BugEntry(BaseModel):
@@ -94,16 +93,6 @@ class Report(BaseModel):
     rows: list[Row]
 
 
-def wilson(solved: int, tasks: int) -> tuple[float, float]:
-    """The interval that holds the true rate with 95%, by Wilson's score."""
-    if not tasks:
-        return 0.0, 1.0
-    share, spread = solved / tasks, _Z**2 / tasks
-    middle = (share + spread / 2) / (1 + spread)
-    half = _Z / (1 + spread) * math.sqrt(share * (1 - share) / tasks + spread / tasks / 4)
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
 def row(
     model: str,
     method: str,
@@ -165,23 +154,6 @@ def row_of(
             for attempt in attempts
         ]
     return result
-
-
-def usage_of(usages: Iterable[Usage]) -> Usage:
-    """Usages added up."""
-    usages = list(usages)
-    return Usage(
-        requests=sum(usage.requests for usage in usages),
-        tokens_generated=sum(usage.tokens_generated for usage in usages),
-        tokens_replayed=sum(usage.tokens_replayed for usage in usages),
-    )
-
-
-def usage_by_agent(bills: Iterable[dict[str, Usage]]) -> dict[str, Usage]:
-    """Usages of several runs added up by agent."""
-    bills = list(bills)
-    names = sorted({name for bill in bills for name in bill})
-    return {name: usage_of(bill[name] for bill in bills if name in bill) for name in names}
 
 
 def entry_of(bug: Bug) -> BugEntry:

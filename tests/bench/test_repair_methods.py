@@ -20,9 +20,10 @@ from bench.rtl_repair.edits import apply
 from bench.rtl_repair.methods import Attempt, Method, Shape, attempt, session
 from bench.rtl_repair.random_arm import by_lot, searches_by_lot
 from bench.rtl_repair.recording import RecordingModel, load_trace
-from bench.rtl_repair.report import RANDOM, Report, row_of, table, wilson
+from bench.rtl_repair.report import RANDOM, Report, row_of, table
 from bench.rtl_repair.simulator import simulate
 from bench.rtl_repair.tools import ToolsMissing, missing_tools
+from bench.tally import wilson
 from hive import HttpClient, Request, Usage
 from hive.server_process import ServerProcess
 from hive.testing import FunctionModel

@@ -1,0 +1,37 @@
+"""What reports add up: shares with their intervals, and what agents used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from hive import Usage
+
+_Z = 1.96
+
+
+def wilson(solved: int, tasks: int) -> tuple[float, float]:
+    """The interval that holds the true rate with 95%, by Wilson's score."""
+    if not tasks:
+        return 0.0, 1.0
+    share, spread = solved / tasks, _Z**2 / tasks
+    middle = (share + spread / 2) / (1 + spread)
+    half = _Z / (1 + spread) * math.sqrt(share * (1 - share) / tasks + spread / tasks / 4)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def usage_of(usages: Iterable[Usage]) -> Usage:
+    """Usages added up."""
+    usages = list(usages)
+    return Usage(
+        requests=sum(usage.requests for usage in usages),
+        tokens_generated=sum(usage.tokens_generated for usage in usages),
+        tokens_replayed=sum(usage.tokens_replayed for usage in usages),
+    )
+
+
+def usage_by_agent(bills: Iterable[dict[str, Usage]]) -> dict[str, Usage]:
+    """Usages of several runs added up by agent."""
+    bills = list(bills)
+    names = sorted({name for bill in bills for name in bill})
+    return {name: usage_of(bill[name] for bill in bills if name in bill) for name in names}
