@@ -17,7 +17,8 @@ def wilson(solved: int, tasks: int) -> tuple[float, float]:
     share, spread = solved / tasks, _Z**2 / tasks
     middle = (share + spread / 2) / (1 + spread)
     half = _Z / (1 + spread) * math.sqrt(share * (1 - share) / tasks + spread / tasks / 4)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    # At either end the interval's bound is the share itself, which rounding must not step over.
+    return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))
 
 
 def usage_of(usages: Iterable[Usage]) -> Usage:

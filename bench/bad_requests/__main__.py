@@ -25,6 +25,9 @@ STOCK_FLAGS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--disable-cuda-graph"),
     *("--skip-server-warmup", "--max-total-tokens", "8192"),
 )
+STOCK_ENVIRONMENT = {"SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0"}
+"""A dying server otherwise waits a minute for a core dump of a GPU, when it still sees its scheduler's process: the
+same request would be ``connection closed`` on one day and ``no answer`` on another."""
 PATIENCE_S = 60.0
 """A first penalty or grammar compiles code, which takes some seconds: that is no stall."""
 
@@ -83,7 +86,9 @@ def measure(
                 if request.name in results:
                     continue
                 if server is None:
-                    server = ServerProcess(stock, log, module="sglang.launch_server")
+                    server = ServerProcess(
+                        stock, log, module="sglang.launch_server", environment=STOCK_ENVIRONMENT
+                    )
                     server.wait()
                 before = log.stat().st_size
                 outcome = send(server.url, request)

@@ -152,6 +152,13 @@ def test_intervals_hold_the_rate(solved: int, tasks: int) -> None:
     assert high - low > 0.3
 
 
+def test_no_interval_loses_its_rate_to_rounding() -> None:
+    for tasks in range(1, 101):
+        for solved in range(tasks + 1):
+            low, high = wilson(solved, tasks)
+            assert 0 <= low <= solved / tasks <= high <= 1
+
+
 def test_without_tools_the_command_says_how_to_get_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bench.bad_requests.__main__ import STOCK_FLAGS, send, serves
+from bench.bad_requests.__main__ import STOCK_ENVIRONMENT, STOCK_FLAGS, send, serves
 from bench.bad_requests.requests import BAD_REQUESTS, VOCAB_SIZE, BadRequest
 from hive.embedded_model import ensure_embedded_model
 
@@ -104,7 +104,9 @@ def test_a_client_that_goes_away_ends_its_request(client: httpx.Client) -> None:
 
 def test_stock_sglang_dies_of_one_of_them(launch_server: Any) -> None:
     model = str(ensure_embedded_model())
-    stock = launch_server("--model-path", model, *STOCK_FLAGS, module="sglang.launch_server")
+    stock = launch_server(
+        *("--model-path", model, *STOCK_FLAGS), module="sglang.launch_server", environment=STOCK_ENVIRONMENT
+    )
     assert serves(stock.url)
     killer = next(bad for bad in BAD_REQUESTS if bad.name == f"chat top_logprobs={VOCAB_SIZE + 1}")
     assert send(stock.url, killer) == "connection closed"
