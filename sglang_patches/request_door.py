@@ -13,6 +13,7 @@ import orjson
 from starlette.middleware import Middleware
 from starlette.responses import Response
 
+from hive.ids_in_flight import IdsInFlight
 from hive.request_checks import Limits, check_chat, check_completion, check_generate, check_render
 from hive.request_tag import RequestError, RequestTag, tag_from_headers
 
@@ -29,6 +30,7 @@ class RequestDoor:
     def __init__(self, app: App, limits: Limits) -> None:
         self._app = app
         self._limits = limits
+        self._ids = IdsInFlight()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -52,7 +54,9 @@ class RequestDoor:
         if body is None:
             return
         try:
-            changed = prepare(_parse(body), tag_from_headers(headers), self._limits)
+            parsed = _parse(body)
+            changed = prepare(parsed, tag_from_headers(headers), self._limits)
+            ids = self._ids.claim(parsed.get("rid"))
         except RequestError as error:
             await _refuse(send, error, 400)
             return
@@ -65,7 +69,10 @@ class RequestDoor:
                     (name, length if name == b"content-length" else value) for name, value in headers
                 ],
             }
-        await self._app(scope, _replay(body, receive), send)
+        try:
+            await self._app(scope, _replay(body, receive), send)
+        finally:
+            self._ids.release(ids)
 
 
 def install(app: Any, limits: Limits) -> None:

@@ -11,6 +11,7 @@ import httpx
 import orjson
 import pytest
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
@@ -332,3 +333,25 @@ async def test_an_untagged_small_request_costs_little() -> None:
         wire = Wire({"type": "http.request", "body": body, "more_body": False})
         await door(scope(), wire.receive, wire.send)
     assert (time.perf_counter() - started) / rounds < 100e-6
+
+
+async def test_an_id_is_one_requests_until_it_is_over_with_all_that_follows() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: Request) -> JSONResponse:
+        begun.set()
+        return JSONResponse({}, background=BackgroundTask(go_on.wait))
+
+    app = Starlette(routes=[Route("/generate", slow, methods=["POST"])])
+    install(app, LIMITS)
+    body = {"text": "hi", "rid": "one"}
+    async with client_of(app) as client:
+        first = asyncio.create_task(client.post("/generate", json=body))
+        await begun.wait()
+        second = await client.post("/generate", json=body)
+        assert second.status_code == 400
+        assert second.json()["error"]["param"] == "rid"
+        other = asyncio.create_task(client.post("/generate", json={**body, "rid": "two"}))
+        go_on.set()
+        assert [(await answer).status_code for answer in (first, other)] == [200, 200]
+        assert (await client.post("/generate", json=body)).status_code == 200
