@@ -33,11 +33,23 @@ def parse_bytes(text: str) -> int:
     Raises:
         ValueError: when the text is no positive size.
     """
+    size = parse_size(text)
+    if size <= 0:
+        raise ValueError(f"expected a positive size such as 512M or 2G, got {text!r}")
+    return size
+
+
+def parse_size(text: str) -> int:
+    """The same where 0 is a size, too.
+
+    Raises:
+        ValueError: when the text is no size.
+    """
     units = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
     number, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
     size = int(float(number) * unit)
-    if size <= 0:
-        raise ValueError(f"expected a positive size such as 512M or 2G, got {text!r}")
+    if size < 0:
+        raise ValueError(f"expected a size such as 512M or 2G, got {text!r}")
     return size
 
 
@@ -55,6 +67,13 @@ class HiveServerArgs:
         2**30,
         "Host memory for the Logits Cache, e.g. 512M or 4G (default: 1G).",
         type=parse_bytes,
+        metavar="BYTES",
+    )
+    min_free_host_bytes: int = _flag(
+        2**29,
+        "Free host memory below which the Logits Cache shrinks, to nothing if need be, before the kernel would have to "
+        "kill a process; 0 never shrinks it (default: 512M).",
+        type=parse_size,
         metavar="BYTES",
     )
     logits_cache_head: int = _flag(
@@ -141,6 +160,7 @@ class HiveServerArgs:
     def __post_init__(self) -> None:
         for name, low in (
             ("logits_cache_bytes", 1),
+            ("min_free_host_bytes", 0),
             ("logits_cache_head", 1),
             ("schedule_max_passes", 1),
             ("round_requests", 1),

@@ -59,6 +59,8 @@ def limits_of(tokenizer_manager: Any) -> Limits:
 
 def router(tokenizer_manager: Any) -> APIRouter:
     """The ``/hive`` routes over a running tokenizer manager."""
+    from sglang.srt.utils.auth import AuthLevel, auth_level
+
     routes = APIRouter(prefix="/hive")
 
     async def control(operation: str, **body: Any) -> list[dict[str, Any]]:
@@ -99,6 +101,12 @@ def router(tokenizer_manager: Any) -> APIRouter:
     @routes.get("/stats")
     async def stats() -> dict[str, Any]:
         return {"version": version("hive"), **merge_ranks(await control("stats"))}
+
+    async def check() -> dict[str, Any]:
+        """Look through the caches' books: takes about a second for each million of states, and nothing runs then."""
+        return {"problems": [problem for part in await control("check") for problem in part["problems"]]}
+
+    routes.post("/check")(auth_level(AuthLevel.ADMIN_OPTIONAL)(check))
 
     return routes
 

@@ -59,6 +59,7 @@ class SchedulerMetrics:
         self._stored: set[str] = set()
         """Labels whose gauges show tokens."""
         self._bytes = gauge("bytes", "Host memory in use.")
+        self._budget = gauge("budget_bytes", "Host memory that it may use, given what is free on the host.")
         self._nodes = gauge("nodes", "States kept.")
         self._lookups = gauge("lookups", "Requests looked up since start.")
         self._hits = gauge("hits", "Lookups that replayed at least one token since start.")
@@ -66,6 +67,7 @@ class SchedulerMetrics:
         self._fallbacks = gauge(
             "fallbacks", "Replays that ended since start because a kept head was too short."
         )
+        self._corrupt = gauge("corrupt_rows", "Rows dropped since start because their bytes had changed.")
         self._prefetch_hits = gauge("prefetch_hits", "Requests since start that had been replayed ahead.")
         self._replay = gauge("replay_seconds", "Time in replay since start.")
         self._record = gauge("record_seconds", "Time in recording since start.")
@@ -145,11 +147,13 @@ class SchedulerMetrics:
         if cache is None:
             return
         self._bytes.set(cache.nbytes)
+        self._budget.set(cache.budget_bytes)
         self._nodes.set(len(cache.trie))
         self._lookups.set(cache.statistics.lookups)
         self._hits.set(cache.statistics.hits)
         self._evicted.set(cache.trie.evicted_nodes)
         self._fallbacks.set(cache.statistics.stops[Stop.UNDECIDED])
+        self._corrupt.set(cache.trie.corrupt_rows)
         self._prefetch_hits.set(cache.statistics.prefetch_hits)
         self._replay.set(cache.statistics.replay_seconds)
         self._record.set(cache.statistics.record_seconds)

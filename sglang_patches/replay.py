@@ -102,11 +102,7 @@ def abort(scheduler: Scheduler, recv_req: AbortReq) -> None:
     from sglang.srt.managers.io_struct import AbortReq
 
     state: SchedulerState = scheduler.hive
-    gone = [
-        req
-        for req in (*state.replaying, *state.held)
-        if recv_req.abort_all or req.rid.startswith(recv_req.rid)
-    ]
+    gone = [req for req in (*state.replaying, *state.held) if recv_req.abort_all or req.rid == recv_req.rid]
     for req in gone:
         for queue in (state.replaying, state.held):
             if req in queue:

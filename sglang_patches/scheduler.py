@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hive.agents.registry import AgentRegistry
@@ -17,6 +18,7 @@ from hive.logits_cache.cache import LogitsCache
 from hive.logits_cache.distinct import DistinctSample
 from hive.server_args import HiveServerArgs
 from sglang_patches import replay
+from sglang_patches.cache_memory import IDLE_LOOPS, CacheMemory
 from sglang_patches.mem_cache_registry import agent_aware
 from sglang_patches.metrics import SchedulerMetrics
 from sglang_patches.plugin import verify
@@ -63,6 +65,7 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
         # SGLang's own cache keeps no books of agents.
         agents.reuse_slots(lambda agent: False, lambda agent: None)
     self.hive = SchedulerState(agents, tree, cache, metrics, args.share_tenants, [], [], [])
+    self.hive_memory = CacheMemory.of(self, cache, args.min_free_host_bytes)
     by_contribution = args.schedule == "contribution"
     self.policy.hive_order = ContributionOrder(agents, args.schedule_max_passes) if by_contribution else None
 
@@ -187,6 +190,8 @@ def around_get_next_batch_to_run(
     Those get no result any more: one that was aborted between two chunks of its prefill, and the last one of a batch
     that finds no memory with all others retracted.
     """
+    if (memory := getattr(self, "hive_memory", None)) is not None:
+        memory.step()
     replay.advance(self)
     chunked = self.chunked_req
     # Requests of the queue may join the running batch, and be given up, within one loop.
@@ -212,8 +217,11 @@ def after_is_fully_idle(idle: bool, self: Scheduler, for_health_check: bool = Fa
 
 def around_on_idle(original: Callable[..., None], self: Scheduler) -> None:
     """The scheduler does not go to sleep while there is something to replay ahead."""
-    if not replay.prefetch(self):
-        original(self)
+    if replay.prefetch(self):
+        return
+    if (memory := getattr(self, "hive_memory", None)) is not None and self.server_args.sleep_on_idle:
+        memory.step(IDLE_LOOPS)
+    original(self)
 
 
 def before_run_batch(self: Scheduler, batch: ScheduleBatch, *_args: Any, **_kwargs: Any) -> None:
@@ -239,11 +247,45 @@ def after_is_disable_overlap_for_batch(
 
 
 def around_abort_request(original: Callable[..., None], self: Scheduler, recv_req: AbortReq) -> None:
-    """Requests that replay, or are held, are in no queue of the engine."""
+    """Requests that replay, or are held, are in no queue of the engine; and one id is one request.
+
+    Upstream aborts all whose ids begin with the one that is named: a client that goes away takes along request 10 with
+    request 1.  Whoever means several (the samples of one request) names each.
+    """
     queued = list(self.waiting_queue)
-    original(self, recv_req)
+    with _hidden([] if recv_req.abort_all else _namesakes(self, recv_req.rid)):
+        original(self, recv_req)
     replay.abort(self, recv_req)
     _see_off_dropped(self, queued)
+
+
+def _namesakes(scheduler: Scheduler, rid: str) -> list[Req]:
+    """Requests in the engine whose ids only begin with one."""
+    batches = [scheduler.running_batch, scheduler.last_batch]
+    if scheduler.server_args.pp_size > 1:
+        batches += [*scheduler.running_mbs, *scheduler.mbs]
+    known = [
+        scheduler.chunked_req,
+        *scheduler.waiting_queue,
+        *scheduler.grammar_manager.grammar_queue,
+        *(req for batch in batches if batch is not None for req in batch.reqs),
+    ]
+    # One that runs may be known twice.
+    found = {id(req): req for req in known if req is not None and req.rid != rid and req.rid.startswith(rid)}
+    return list(found.values())
+
+
+@contextmanager
+def _hidden(reqs: list[Req]) -> Iterator[None]:
+    """Without their ids, for as long as this lasts."""
+    ids = [req.rid for req in reqs]
+    for req in reqs:
+        req.rid = ""
+    try:
+        yield
+    finally:
+        for req, rid in zip(reqs, ids, strict=True):
+            req.rid = rid
 
 
 def around_abort_on_waiting_timeout(original: Callable[..., None], self: Scheduler) -> None:
@@ -299,7 +341,11 @@ def around_handle_dumper_control(
     if not recv_req.method.startswith(CONTROL_PREFIX):
         original(self, recv_req)
         return
-    answer = _control(self.hive, recv_req.method.removeprefix(CONTROL_PREFIX), recv_req.body)
+    operation = recv_req.method.removeprefix(CONTROL_PREFIX)
+    if operation == "check":
+        answer: dict[str, Any] = {"problems": _problems(self)}
+    else:
+        answer = _control(self.hive, operation, recv_req.body)
     self.ipc_channels.send_to_tokenizer.send_output(
         DumperControlReqOutput(success=True, response=[answer]), recv_req
     )
@@ -320,3 +366,21 @@ def _control(state: SchedulerState, operation: str, body: dict[str, Any]) -> dic
             agent["score_history"] = state.agents.window.history_of(agent["name"])
         return {"agents": agents}
     return state.summary()
+
+
+def _problems(scheduler: Scheduler) -> list[str]:
+    """What is wrong with the books of the caches, and what requests that are over have left behind."""
+    state: SchedulerState = scheduler.hive
+    found = []
+    for part in (state.cache, state.tree):
+        try:
+            if part is not None:
+                part.check_integrity()
+        except AssertionError as error:
+            found.append(f"{type(part).__name__}: {error}")
+    if scheduler.is_fully_idle():
+        if state.drawing:
+            found.append(f"{len(state.drawing)} distinct samples are being drawn, though nothing runs")
+        if state.cache is not None and len(state.cache.in_flight):
+            found.append(f"{len(state.cache.in_flight)} rows are being computed, though nothing runs")
+    return found

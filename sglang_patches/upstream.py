@@ -56,6 +56,10 @@ DEFAULT_CACHE = Change(
     "A plugin may say which radix cache is built by default. `register_radix_cache_backend` gives caches names, but "
     "one that is chosen by its name has to build the other kinds, too, and the operator can choose no other.",
 )
+CRASHES = Change(
+    "the cause of an end",
+    "A server that loses a process ends with a status of its own, and a last line that names process and error.",
+)
 QUEUE_ORDER = Change(
     "order of the queue",
     "Plugins register a sort key for the waiting queue, as a value of `--schedule-policy`.",

@@ -105,6 +105,8 @@ class CacheStatistics:
     followed: int = 0
     """Requests that took a token from a row that the model computed for another one at the time."""
     flushes: int = 0
+    bytes_given_up: int = 0
+    """Evicted because the host ran short of memory."""
     prefetched: int = 0
     """Next samples replayed ahead."""
     prefetch_hits: int = 0
@@ -149,6 +151,8 @@ class LogitsCache:
         self.trie = LogitsTrie(max(1, capacity_bytes - remembered))
         self.distinct = DistinctTrees(remembered)
         self.capacity_bytes = capacity_bytes
+        self.budget_bytes = capacity_bytes
+        """What the host's memory allows at the moment, up to the capacity."""
         self.statistics = CacheStatistics()
         self.epoch = 0
         self.in_flight = InFlight()
@@ -159,6 +163,17 @@ class LogitsCache:
     @property
     def nbytes(self) -> int:
         return self.trie.nbytes + self.distinct.nbytes
+
+    def limit(self, budget_bytes: int) -> int:
+        """Keep within a budget, up to the capacity, until told otherwise; the bytes that had to go."""
+        before = self.nbytes
+        self.budget_bytes = min(budget_bytes, self.capacity_bytes)
+        self.distinct.resize(int(self.budget_bytes * DISTINCT_SHARE))
+        # What the other part does not use at the moment is the trie's, or it would shrink with nothing amiss.
+        most = self.capacity_bytes - int(self.capacity_bytes * DISTINCT_SHARE)
+        self.trie.resize(min(most, self.budget_bytes - self.distinct.nbytes))
+        self.statistics.bytes_given_up += before - self.nbytes
+        return before - self.nbytes
 
     def must_wait(self, request: CachedRequest) -> bool:
         """Whether a distinct sample has to wait: an earlier one of its state has not said yet what it takes."""
@@ -205,6 +220,7 @@ class LogitsCache:
         started = time.perf_counter()
         if request.awaits is None or self._arrived(replay, request):
             replay.run(take, limit)
+            self._drop_if_corrupt(replay)
             # Others leave out what earlier samples took, or follow one output: they have no use for a single row.
             if replay.stop in (Stop.UNKNOWN, Stop.DIVERGED) and request.policy == "stepwise":
                 state = request.state(output)
@@ -212,6 +228,11 @@ class LogitsCache:
                     replay.stop = None
                     request.awaits, request.patience = state, PATIENCE
         self.statistics.replay_seconds += time.perf_counter() - started
+
+    def _drop_if_corrupt(self, replay: Replay) -> None:
+        """A row that is not what was recorded leaves; whoever came upon it has it computed, and recorded again."""
+        if replay.stop is Stop.CORRUPT and replay.node is not None:
+            self.trie.drop_corrupt(replay.node)
 
     def _arrived(self, replay: Replay, request: CachedRequest) -> bool:
         """Whether the row that a request waits for is there; its replay stops if it will not come."""
@@ -326,6 +347,7 @@ class LogitsCache:
                 return Verdict.GOES_ON
 
             ahead.replay.run(take, limit)
+            self._drop_if_corrupt(ahead.replay)
             done = ahead.replay.tokens - before
             self._ahead_tokens += done
             self.statistics.prefetched_tokens += done
@@ -369,6 +391,7 @@ class LogitsCache:
             "served_whole": counts.served_whole,
             "tokens_replayed": counts.tokens_replayed,
             "tokens_recorded": counts.tokens_recorded,
+            "rows_corrupt": self.trie.corrupt_rows,
             "followed": counts.followed,
             "hit_ratio": round(replayed / total, 6) if total else 0.0,
             "undecided_ratio": round(counts.stops[Stop.UNDECIDED] / counts.tokens_replayed, 6)
@@ -395,6 +418,8 @@ class LogitsCache:
             "bytes": self.nbytes,
             "bytes_per_token": round(self.trie.nbytes / len(self.trie), 1) if len(self.trie) else 0.0,
             "capacity_bytes": self.capacity_bytes,
+            "budget_bytes": self.budget_bytes,
+            "bytes_given_up": counts.bytes_given_up,
             "evicted_nodes": self.trie.evicted_nodes,
             "distinct_states": len(self.distinct),
             "distinct_forgotten": self.distinct.forgotten,

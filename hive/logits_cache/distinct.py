@@ -298,6 +298,11 @@ class DistinctTrees:
         tree = self._trees.get((digest, rule))
         return tree is not None and tree.in_flight
 
+    def resize(self, capacity_bytes: int) -> None:
+        """Change the budget, down to nothing, and forget what is above it."""
+        self.capacity_bytes = max(0, capacity_bytes)
+        self._evict()
+
     def clear(self) -> None:
         """Forget everything (weights changed, or the operator flushed).  Samples in flight go on undisturbed."""
         self._trees.clear()
@@ -321,6 +326,9 @@ class DistinctTrees:
             return  # forgotten while its sample was in flight
         self.nbytes += tree.nbytes - self._sizes.get(key, 0)
         self._sizes[key] = tree.nbytes
+        self._evict()
+
+    def _evict(self) -> None:
         if self.nbytes <= self.capacity_bytes:
             return
         for oldest, candidate in list(self._trees.items()):

@@ -4,12 +4,17 @@ Token ids take two bytes, or three above 65,536 tokens.  Logits of a bf16 model 
 successive bf16 numbers, one byte each since they are sorted; logits that are no bf16 numbers (a float32 model, or
 penalties on top) take four bytes.  A head that holds most of its vocabulary (``--hive-logits-cache-form full``) is
 laid out by token id instead, so that ids cost nothing.
+
+The last four bytes are a checksum (CRC-32: it finds every error in up to three bits, or within 32 successive ones).
+It is looked at whenever a row is unpacked, before anything is read off it: a third of a microsecond for 500 bytes,
+about 1% of the first draw from a row.  Later draws take the table that was made then, and read no bytes.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +33,23 @@ _LONG_STEP = np.dtype([("place", "<u2"), ("step", "<u2")])
 _ESCAPE = 255
 _MAX_STEPS = 2**16
 """Heads longer than a long step's place can say are not coded as steps."""
+_RESIDUE = 0x2144DF1C
+"""CRC-32 of whatever ends in its own CRC-32, in little-endian order."""
+
+
+class CorruptRowError(ValueError):
+    """The bytes of a row are not those that were packed."""
+
+
+def _sealed(parts: Iterable[bytes]) -> bytes:
+    """The parts and their checksum."""
+    data = b"".join(parts)
+    return data + zlib.crc32(data).to_bytes(4, "little")
+
+
+def is_sound(packed: bytes) -> bool:
+    """Whether a packed head is as it was packed."""
+    return zlib.crc32(packed) == _RESIDUE
 
 
 def pack(head: Head) -> bytes:
@@ -43,7 +65,7 @@ def pack(head: Head) -> bytes:
         flags = _DENSE | (0 if as_bf16 else _FLOAT32)
         header = _HEADER.pack(flags, len(head.normalisers), 0, size, head.support, last + 1)
         values = (row.view(np.uint32) >> 16).astype("<u2") if as_bf16 else row.astype("<f4")
-        return b"".join((header, normalisers, values.tobytes()))
+        return _sealed((header, normalisers, values.tobytes()))
 
     ids = head.ids.astype("<u4")
     wide = last >= 2**16
@@ -68,7 +90,7 @@ def pack(head: Head) -> bytes:
             parts.append(exceptions.tobytes())
         parts.append(steps.astype("<u1").tobytes())
     parts[0] = _HEADER.pack(flags, len(head.normalisers), long_steps, size, head.support, first)
-    return b"".join(parts)
+    return _sealed(parts)
 
 
 def pack_rows(
@@ -102,7 +124,7 @@ def pack_rows(
             if wide:
                 parts.append(high[i, :size].tobytes())
             parts.append(short[i, :size].tobytes())
-            packed.append(b"".join(parts))
+            packed.append(_sealed(parts))
     return packed
 
 
@@ -123,7 +145,9 @@ def covers(known: bytes, other: bytes) -> bool:
 
 
 def unpack(packed: bytes) -> Head:
-    """The head behind the bytes."""
+    """The head behind the bytes; CorruptRowError where they have changed."""
+    if not is_sound(packed):
+        raise CorruptRowError(f"a kept row of {len(packed)} bytes does not match its checksum")
     flags, temperatures, long_steps, size, support, first = _HEADER.unpack_from(packed)
     at = _HEADER.size + _NORMALISER.size * temperatures
     normalisers = dict(_NORMALISER.iter_unpack(packed[_HEADER.size : at]))

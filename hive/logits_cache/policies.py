@@ -14,7 +14,7 @@ from typing import Protocol
 from hive.logits_cache.distinct import DistinctSample, Drawn
 from hive.logits_cache.head import MIN_PROBABILITY
 from hive.logits_cache.hotspot import HotspotRule, row_uncertainty, select
-from hive.logits_cache.packing import unpack
+from hive.logits_cache.packing import CorruptRowError, unpack
 from hive.logits_cache.sampling import DrawTable, SamplingRule, uniform
 from hive.logits_cache.trie import Node
 
@@ -112,7 +112,15 @@ class Hotspot:
         while following is not None and done < limit:
             known, temperature = following.uncertainty, self._rule.temperature
             if known is None or known[0] != temperature:
-                following.uncertainty = temperature, row_uncertainty(following.head, temperature)
+                try:
+                    head = following.head
+                except CorruptRowError:
+                    if following is node:
+                        raise
+                    # The walk will find out when it gets there: what is known ends here.
+                    following = None
+                    break
+                following.uncertainty = temperature, row_uncertainty(head, temperature)
             self._ahead.append(following)
             done += 1
             following = next(iter(following.children), None)

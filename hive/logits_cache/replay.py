@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum, StrEnum, auto
 
+from hive.logits_cache.packing import CorruptRowError
 from hive.logits_cache.policies import Policy
 from hive.logits_cache.trie import Node
 
@@ -25,6 +26,8 @@ class Stop(StrEnum):
     """The kept head is too short for this draw, or for the log-probabilities asked for; the model decides."""
     UNKNOWN = "unknown"
     """The request's first state is not in the cache."""
+    CORRUPT = "corrupt"
+    """The bytes of the kept row have changed in memory; the model decides."""
 
 
 STEP_BYTES = 4096
@@ -57,12 +60,24 @@ class Replay:
         """Go on from the node that was missing."""
         self._node, self.stop = node, None
 
+    @property
+    def node(self) -> Node | None:
+        """Where it stands: where the next token is drawn, or would have been."""
+        return self._node
+
     def run(self, take: Callable[[int, Node], Verdict], limit: int) -> None:
         """Replay on, for ``limit`` steps of work at most (a token, or a node that the policy looks ahead at).
 
         ``take(token, node)`` appends a token to the request unless it refuses; after it said that the request is
         finished, nothing more is drawn.
         """
+        try:
+            self._run(take, limit)
+        except CorruptRowError:
+            # Whatever read the row did so before it changed anything.
+            self.stop = Stop.CORRUPT
+
+    def _run(self, take: Callable[[int, Node], Verdict], limit: int) -> None:
         policy = self.policy
         while limit > 0 and self.stop is None:
             node = self._node

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hive.logits_cache.head import Head
-from hive.logits_cache.packing import covers, pack, unpack
+from hive.logits_cache.packing import CorruptRowError, covers, pack, unpack
 
 NODE_OVERHEAD = 300
 """Bytes charged per node beside its packed head: object, digest, index entry, token and the row's bytes header.
@@ -128,6 +128,8 @@ class LogitsTrie:
         self.capacity_bytes = capacity_bytes
         self.nbytes = 0
         self.evicted_nodes = 0
+        self.corrupt_rows = 0
+        """States that were dropped, or recorded anew, because the bytes of their rows had changed."""
         # In order of last use. A path is always touched from its tip up, so a parent outlives its children.
         self._nodes: OrderedDict[bytes, Node] = OrderedDict()
 
@@ -170,6 +172,18 @@ class LogitsTrie:
             if node.digest in self._nodes:
                 self._nodes.move_to_end(node.digest)
 
+    def drop_corrupt(self, node: Node) -> None:
+        """Forget a state whose row is not what was recorded; its continuations stay, as roots."""
+        if self._nodes.get(node.digest) is node:
+            del self._nodes[node.digest]
+            self._unlink(node)
+            self.corrupt_rows += 1
+
+    def resize(self, capacity_bytes: int) -> None:
+        """Change the budget, down to nothing, and evict what is above it."""
+        self.capacity_bytes = max(0, capacity_bytes)
+        self._evict()
+
     def clear(self) -> None:
         """Forget everything (weights changed, or the operator flushed)."""
         for node in self._nodes.values():
@@ -185,7 +199,14 @@ class LogitsTrie:
         """
         if covers(node.row, row):
             return
-        old, new = node.head, unpack(row)
+        try:
+            old = node.head
+        except CorruptRowError:
+            self.nbytes += len(row) - len(node.row)
+            self.corrupt_rows += 1
+            node.row = row
+            return
+        new = unpack(row)
         shorter, longer = sorted((old, new), key=lambda head: len(head.ids))
         size = len(shorter.ids)
         same = (
@@ -210,16 +231,20 @@ class LogitsTrie:
     def _evict(self) -> None:
         while self.nbytes > self.capacity_bytes and self._nodes:
             _, node = self._nodes.popitem(last=False)
-            self.nbytes -= node.nbytes
             self.evicted_nodes += 1
-            parent = node.parent
-            if parent is not None:
-                before = parent.nbytes
-                parent.disown(node)
-                self.nbytes += parent.nbytes - before
-            for child in node.children:
-                child.parent = None
-            node.release()
+            self._unlink(node)
+
+    def _unlink(self, node: Node) -> None:
+        """Take a node that is no longer in the index from the books and from its neighbours."""
+        self.nbytes -= node.nbytes
+        parent = node.parent
+        if parent is not None:
+            before = parent.nbytes
+            parent.disown(node)
+            self.nbytes += parent.nbytes - before
+        for child in node.children:
+            child.parent = None
+        node.release()
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless bytes, links and index agree."""

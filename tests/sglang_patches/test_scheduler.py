@@ -37,7 +37,7 @@ class Request:
         self.to_finish: Any = None
         self.finished_reason: Any = None
         self.return_logprob = False
-        self.kv_committed_len, self.req_pool_idx = 10, 0
+        self.kv_committed_len, self.req_pool_idx, self.mamba_pool_idx = 10, 0, None
         self.sampling_params = SimpleNamespace(
             custom_params={"hive": {"agent": agent, "replay": "off", **tag}},
             sampling_seed=1,
@@ -96,6 +96,10 @@ class Scheduler(upstream.Scheduler):  # type: ignore[misc]
         self.tree_cache = SimpleNamespace(req_to_token_pool=None)
         self.new_token_ratio_tracker = SimpleNamespace(current=1.0, decay_step=lambda: None)
         self.metrics_reporter = SimpleNamespace(enable_metrics=False)
+        self.running_batch, self.last_batch = Batch(), None
+        self.grammar_manager = SimpleNamespace(grammar_queue=[], abort_requests=lambda _message: None)
+        self.dllm_config = None
+        self.ps = SimpleNamespace(pp_size=1)
 
     def _prefetch_kvcache(self, req: Any) -> None:
         pass
@@ -123,6 +127,11 @@ class Scheduler(upstream.Scheduler):  # type: ignore[misc]
                 req.finished_reason = FINISH_LENGTH(1)
 
         hooks.around_process_batch_result(original, self, batch, SimpleNamespace())  # type: ignore[arg-type]
+
+    def abort(self, rid: str, *, everybody: bool = False) -> None:
+        """What a client that goes away sends."""
+        message = SimpleNamespace(rid=rid, abort_all=everybody)
+        hooks.around_abort_request(upstream.Scheduler.abort_request, self, message)  # type: ignore[arg-type]
 
     @property
     def running(self) -> dict[str, int]:
@@ -285,6 +294,24 @@ def test_a_request_that_is_aborted_between_two_chunks_departs(monkeypatch: pytes
     # Overlap scheduling still has a result of its chunk.
     scheduler.result(Batch(req, other))
     assert scheduler.running == {"b": 1}
+
+
+def test_an_abort_is_of_one_request_and_not_of_those_whose_ids_begin_alike() -> None:
+    scheduler = Scheduler()
+    one, ten, twelve = (Request(rid) for rid in ("1", "10", "12"))
+    for req in (one, ten, twelve):
+        scheduler._add_request_to_queue(req)
+    scheduler.waiting_queue.remove(ten)
+    scheduler.running_batch = Batch(ten)
+    scheduler.abort("1")
+    assert scheduler.aborted == ["1"]
+    assert queued(scheduler) == ["12"]
+    assert (ten.rid, ten.to_finish, twelve.rid) == ("10", None, "12")
+    assert scheduler.running == {"a": 2}
+    scheduler.abort("10")
+    assert isinstance(ten.to_finish, FINISH_ABORT)
+    scheduler.abort("", everybody=True)
+    assert scheduler.aborted == ["1", "12"]
 
 
 def test_a_request_that_was_seen_off_is_not_seen_off_again() -> None:
