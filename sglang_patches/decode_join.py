@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
+from sglang_patches.releases import current
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
@@ -30,6 +30,7 @@ def around_get_new_batch_prefill(
 def _join(scheduler: Scheduler, running_batch: ScheduleBatch) -> ScheduleBatch:
     from sglang.srt.managers.schedule_batch import ScheduleBatch
 
+    release = current()
     if not _supported(scheduler) or running_batch.batch_is_full or scheduler.chunked_req is not None:
         return running_batch
     room = scheduler.get_num_allocatable_reqs(len(running_batch.reqs))
@@ -41,7 +42,7 @@ def _join(scheduler: Scheduler, running_batch: ScheduleBatch) -> ScheduleBatch:
         if not (hasattr(req, "hive") and req.hive.may_join):
             continue
         # A batch has places for so many adapters; whoever needs one more waits, as for a prefill.
-        if scheduler.enable_lora and not scheduler._can_schedule_lora_req(req, adapters):
+        if scheduler.enable_lora and not release.adapter_fits(scheduler, req, adapters):
             continue
         if _admit(scheduler, req):
             joining.append(req)
@@ -62,7 +63,7 @@ def _join(scheduler: Scheduler, running_batch: ScheduleBatch) -> ScheduleBatch:
         scheduler.spec_algorithm,
     )
     batch.prepare_for_prebuilt()
-    batch.process_prebuilt(scheduler.server_args, scheduler.future_map)
+    release.process_prebuilt(scheduler, batch)
     if running_batch.is_empty():
         return batch
     running_batch.merge_batch(batch)
@@ -79,28 +80,20 @@ def _supported(scheduler: Scheduler) -> bool:
         or scheduler.require_mlp_sync
         or scheduler.enable_hisparse
         or scheduler.server_args.pp_size > 1
-        or scheduler.tree_cache.is_chunk_cache()
+        or not current().keeps_prefixes(scheduler)
     )
 
 
 def _admit(scheduler: Scheduler, req: Req) -> bool:
     """Give the request its slot and its KV if all of it is resident; asks once, since a later prefill may differ."""
-    from sglang.srt.managers.schedule_batch import ReqKvInfo
-
+    release = current()
     req.hive.may_join = False
     req.init_next_round_input(scheduler.tree_cache)
     resident = len(req.origin_input_ids) + len(req.output_ids) - 1
-    if len(req.prefix_indices) != resident or req.host_hit_length:
+    if not release.is_resident(req, resident):
         return False
     # The next decode step needs one token of room per request; upstream's own check retracts if there is none.
-    scheduler.tree_cache.inc_lock_ref(req.last_node)
-    scheduler.req_to_token_pool.alloc([req])
-    scheduler.req_to_token_pool.write(
-        (req.req_pool_idx, slice(0, resident)), req.prefix_indices.to(torch.int32)
-    )
-    req.kv = ReqKvInfo(kv_allocated_len=resident, swa_evicted_seqlen=0)
-    req.kv_committed_len = resident
-    req.set_extend_range(resident, resident)
+    release.take_resident(scheduler, req, resident)
     # What the model never computed for this request is cached prompt, as after a prefill.
     req.already_computed = len(req.output_ids) - 1
     scheduler.hive.joined += 1

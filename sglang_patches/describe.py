@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from sglang_patches.patches import PATCHES, SUPPORTED_SGLANG, Patch
-from sglang_patches.upstream import SEAMS, Change
+from sglang_patches.patches import PATCHES, Patch, patches_of
+from sglang_patches.releases import SUPPORTED
+from sglang_patches.upstream import SEAMS, Change, Seam
 
 PAGE = Path(__file__).parent.parent / "docs" / "upstream.md"
 BEGIN = "<!-- Written by python -m sglang_patches.describe --write, to the end of the page. -->\n"
@@ -21,9 +22,10 @@ BEGIN = "<!-- Written by python -m sglang_patches.describe --write, to the end o
 def tables() -> str:
     """The generated part of the page: changes, hooks by upstream module, other seams."""
     modules = {patch.target: _module_of(patch) for patch in PATCHES}
+    hooks = " and ".join(f"{len(patches_of(release))} hooks on SGLang {release}" for release in SUPPORTED)
     parts = [
-        f"## The changes\n\nThere are {len(PATCHES)} hooks on SGLang {SUPPORTED_SGLANG}, and {len(_changes())} changes "
-        "would make them unnecessary.\nA hook that serves several purposes is counted at each of them.\n",
+        f"## The changes\n\nThere are {hooks}; {len(_changes())} changes would make them "
+        "unnecessary.\nA hook that serves several purposes is counted at each of them.\n",
         _table(
             ("change", "what", "hooks"),
             ((change.name, change.what, str(len(_hooks_of(change)))) for change in _changes()),
@@ -50,7 +52,7 @@ def tables() -> str:
                 (
                     f"{seam.name}, `{seam.where}`",
                     seam.does,
-                    ", ".join(f"`{symbol}`" for symbol in _shortened(seam.symbols)),
+                    "; ".join(_symbols(seam)),
                     seam.upstream,
                 )
                 for seam in SEAMS
@@ -100,12 +102,29 @@ def _row(module: str, patches: Sequence[Patch]) -> tuple[str, ...]:
     names = ", ".join(f"`{patch.target.removeprefix(prefix)}`" for patch in patches)
     first = patches[0]
     return (
-        f"{first.kind} {names}{' (CPU only)' if first.group == 'cpu' else ''}",
+        f"{first.kind} {names}{_where(first)}",
         first.does,
         first.why,
         first.breaks,
         "; ".join(change.name for change in first.upstream),
     )
+
+
+def _where(patch: Patch) -> str:
+    """Where a hook is not active everywhere."""
+    limits = ["CPU only"] if patch.group == "cpu" else []
+    if patch.only is not None:
+        limits.append(f"{patch.only} only")
+    return f" ({', '.join(limits)})" if limits else ""
+
+
+def _symbols(seam: Seam) -> Iterable[str]:
+    """The symbols of all releases, then those of one."""
+    for prefix, symbols in (
+        ("", seam.symbols),
+        *((f"{name} only: ", own) for name, own in seam.only.items()),
+    ):
+        yield prefix + ", ".join(f"`{symbol}`" for symbol in _shortened(symbols))
 
 
 def _shortened(symbols: Iterable[str]) -> Iterable[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hive.agents.registry import AgentRegistry
 from hive.eviction.density import DensitySettings
 from hive.server_args import HiveServerArgs
+from sglang_patches.releases import current
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.registry import TreeCacheBuildContext
@@ -60,17 +61,5 @@ def agent_aware(cache: Any) -> AgentAware | None:
 
 def other_cache(ctx: TreeCacheBuildContext) -> str | None:
     """Why SGLang builds another cache than the two that Hive extends; None where it builds one of them."""
-    from sglang.srt.environ import envs
-    from sglang.srt.utils.tensor_bridge import use_mlx
-
-    reasons = {
-        "the radix cache is disabled": ctx.disable_radix_cache,
-        "the model has sliding windows": ctx.is_hybrid_swa,
-        "the model has state-space layers": ctx.is_hybrid_ssm,
-        "its sparse attention has a cache of its own": ctx.enable_hierarchical_cache and ctx.is_dsa,
-        "the C++ tree was asked for": envs.SGLANG_EXPERIMENTAL_CPP_RADIX_TREE.get(),
-        "the unified tree was asked for": envs.SGLANG_ENABLE_UNIFIED_RADIX_TREE.get() or use_mlx(),
-        "LMCache was asked for": ctx.server_args.enable_lmcache,
-        "FlexKV was asked for": ctx.server_args.enable_flexkv,
-    }
+    reasons = current().other_caches(ctx)
     return next((reason for reason, holds in reasons.items() if holds), None)

@@ -1,7 +1,8 @@
 """The one table of hooks: what Hive changes in SGLang, where, why, and what breaks if it moves.
 
 SGLang is extended through its plugin API alone.  A hook names its upstream symbol and the leading parameters
-it relies on; ``tests/sglang_patches/test_contract.py`` checks both against the installed SGLang, and
+it relies on; ``tests/sglang_patches/test_contract.py`` checks both against the installed SGLang,
+``scripts/check_upstream`` against the source of every supported one, and
 :func:`sglang_patches.plugin.verify` refuses to serve when one of them did not apply.  ``docs/upstream.md`` shows the
 table to readers: ``python -m sglang_patches.describe --write`` writes it.
 """
@@ -40,9 +41,6 @@ from sglang_patches.upstream import (
     Change,
 )
 
-SUPPORTED_SGLANG = "0.5.17"
-"""The exact version that the table below was written against."""
-
 Group = Literal["cpu", "hive"]
 
 
@@ -65,6 +63,8 @@ class Patch:
     """Changes in SGLang that would, together, make the hook unnecessary."""
     group: Group = "hive"
     """``cpu``: applied wherever the CPU platform is active; ``hive``: only under ``hive.launch_server``."""
+    only: str | None = None
+    """The one release of SGLang that needs the hook, of :data:`~sglang_patches.releases.SUPPORTED`; None: all do."""
 
 
 _MANAGERS = "sglang.srt.managers."
@@ -138,6 +138,18 @@ PATCHES: tuple[Patch, ...] = (
         why="Upstream overrides --sampling-backend on a CPU.",
         breaks="Hive's sampler and the Logits Cache do not run on a CPU.",
         upstream=(CPU_SAMPLER,),
+        only="0.5.17",
+    ),
+    Patch(
+        "sglang.srt.arg_groups.platform_hook.handle_cpu_backends",
+        "around",
+        "server_args:around_cpu_backends_step",
+        ("server_args",),
+        does="Declares the sampler that the flags named once more.",
+        why="Upstream overrides --sampling-backend on a CPU.",
+        breaks="Hive's sampler and the Logits Cache do not run on a CPU.",
+        upstream=(CPU_SAMPLER,),
+        only="0.5.23",
     ),
     Patch(
         "sglang.srt.entrypoints.http_server._setup_and_run_http_server",
@@ -163,16 +175,6 @@ PATCHES: tuple[Patch, ...] = (
         upstream=(ANSWERS,),
     ),
     Patch(
-        _MANAGERS + "tokenizer_manager.TokenizerManager._init_child_req_state",
-        "around",
-        "tokenizer_manager:around_init_child_req_state",
-        ("self", "logical_rid", "obj"),
-        does="Counts the children of a request with `n` > 1.",
-        why="The samples of a request with n > 1 are numbered.",
-        breaks="n > 1 with a seed gives n equal outputs.",
-        upstream=(SAMPLES,),
-    ),
-    Patch(
         _MANAGERS + "tokenizer_manager.SignalHandler.running_phase_sigquit_handler",
         "replace",
         "crash:running_phase_sigquit_handler",
@@ -187,7 +189,7 @@ PATCHES: tuple[Patch, ...] = (
         "before",
         "tokenizer_manager:before_send_one_request",
         ("self", "tokenized_obj"),
-        does="Writes a child's number into its tag, from which its seed is derived.",
+        does="Numbers the samples of a request with `n` > 1 in their tags, from which their seeds are derived.",
         why="Each sample of a request with n > 1 has a seed of its own.",
         breaks="n > 1 with a seed gives n equal outputs.",
         upstream=(SAMPLES,),
@@ -211,6 +213,7 @@ PATCHES: tuple[Patch, ...] = (
         why="Upstream gives every token of a streamed chunk the first one's alternatives.",
         breaks="Streamed chats show wrong top_logprobs for replayed tokens.",
         upstream=(STREAMED_LOGPROBS,),
+        only="0.5.17",
     ),
     Patch(
         "sglang.srt.mem_cache.registry.default_radix_cache_factory",
@@ -355,6 +358,7 @@ PATCHES: tuple[Patch, ...] = (
         why="A request that waited too long leaves the books.",
         breaks="A distinct sample that timed out in the queue blocks its state.",
         upstream=(ENDS,),
+        only="0.5.17",
     ),
     Patch(
         _SCHEDULER + "get_new_batch_prefill",
@@ -463,3 +467,8 @@ PATCHES: tuple[Patch, ...] = (
         upstream=(SAMPLER_DATA,),
     ),
 )
+
+
+def patches_of(release: str) -> tuple[Patch, ...]:
+    """The hooks that a release of SGLang needs."""
+    return tuple(patch for patch in PATCHES if patch.only in (None, release))

@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib
 
 from hive.server_args import HiveServerArgs
-from sglang_patches import cpu_platform
-from sglang_patches.patches import PATCHES, SUPPORTED_SGLANG, Patch
+from sglang_patches import cpu_platform, releases
+from sglang_patches.patches import Patch, patches_of
 
 
 class PatchError(RuntimeError):
@@ -27,7 +27,7 @@ def active_patches() -> tuple[Patch, ...]:
     groups = {"cpu"} if cpu_platform.needed() else set()
     if HiveServerArgs.in_environment():
         groups.add("hive")
-    return tuple(patch for patch in PATCHES if patch.group in groups)
+    return tuple(patch for patch in patches_of(releases.installed()) if patch.group in groups)
 
 
 _failure: Exception | None = None
@@ -47,7 +47,10 @@ def activate() -> None:
 def _register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    for patch in active_patches():
+    patches = active_patches()
+    if patches:
+        releases.check(releases.installed())
+    for patch in patches:
         module, _, name = patch.hook.partition(":")
         hook = getattr(importlib.import_module(f"sglang_patches.{module}"), name)
         HookRegistry.register(patch.target, hook, HookType(patch.kind))
@@ -63,14 +66,12 @@ def verify() -> None:
     Raises:
         PatchError: naming the version or the symbols at fault.
     """
-    import sglang
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    if sglang.__version__ != SUPPORTED_SGLANG:
-        raise PatchError(
-            f"SGLang {sglang.__version__} is installed; this Hive supports exactly {SUPPORTED_SGLANG}. "
-            f"Run: uv pip install 'sglang=={SUPPORTED_SGLANG}'"
-        )
+    try:
+        releases.check(releases.installed())
+    except releases.UnsupportedRelease as error:
+        raise PatchError(str(error)) from None
     if _failure is not None:
         raise PatchError(
             f"Hive's plugin could not be loaded: {type(_failure).__name__}: {_failure}"

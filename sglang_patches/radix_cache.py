@@ -30,6 +30,7 @@ from hive.eviction.contribution import ContributionPolicy
 from hive.eviction.density import DensityPolicy, DensitySettings
 from hive.eviction.leaves import LeafIndex
 from hive.eviction.node import NodeRecord
+from sglang_patches.releases import current
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -66,7 +67,7 @@ class WorthStrategy(EvictionStrategy):  # type: ignore[misc]
         return (self._cache.worth_of(node), self._cache.record_of(node).used, node.id)
 
 
-class AgentAware:
+class AgentAware(current().storing):  # type: ignore[misc]
     """The mixin: records on nodes, and eviction by a policy."""
 
     def __init__(
@@ -78,6 +79,7 @@ class AgentAware:
     ) -> None:
         self.agents = agents
         self.policy = policy
+        self._release = current()
         self.book = ResidencyBook(policy)
         self.evictions = 0
         self.eviction_seconds = 0.0
@@ -87,13 +89,13 @@ class AgentAware:
         self._weigh: Weigh | None = None
         self._weighed: dict[int, float] = {}
         """By id, during an eviction of SGLang's."""
-        super().__init__(params, *args)  # type: ignore[call-arg]
+        super().__init__(params, *args)
         if policy is not None:
             self.evictable_leaves: Any = LeafIndex(policy)
             self.eviction_strategy: EvictionStrategy = WorthStrategy(self)
 
     def reset(self) -> None:
-        super().reset()  # type: ignore[misc]
+        super().reset()
         self.book.flushed()
 
     def end_session(self, session: str) -> None:
@@ -105,8 +107,8 @@ class AgentAware:
     def summary(self) -> dict[str, Any]:
         """State and counters since start, as JSON-safe values."""
         return {
-            "policy": self.policy.name if self.policy else self.eviction_policy,  # type: ignore[attr-defined]
-            "capacity_tokens": self.token_to_kv_pool_allocator.size,  # type: ignore[attr-defined]
+            "policy": self.policy.name if self.policy else self.eviction_policy,
+            "capacity_tokens": self.token_to_kv_pool_allocator.size,
             "admissions": self.book.clock,
             "evictions": self.evictions,
             "eviction_seconds": self.eviction_seconds,
@@ -149,7 +151,7 @@ class AgentAware:
         Raises:
             IntegrityError: naming what is wrong, and where.
         """
-        nodes = subtree(self.root_node)[1:]  # type: ignore[attr-defined]
+        nodes = subtree(self.root_node)[1:]
         for node in nodes:
             self._check_node(node)
         kept = [node for node in nodes if node.value is not None]
@@ -162,8 +164,8 @@ class AgentAware:
             held[node.hive.agent] += len(node.value)
         evictable = sum(len(node.value) for node in free)
         for what, booked, found in (
-            ("evictable tokens", self.evictable_size_, evictable),  # type: ignore[attr-defined]
-            ("protected tokens", self.protected_size_, resident.total() - evictable),  # type: ignore[attr-defined]
+            ("evictable tokens", self.evictable_size_, evictable),
+            ("protected tokens", self.protected_size_, resident.total() - evictable),
             ("evictable leaves", _ids(self.evictable_leaves), _ids(leaves)),
             ("resident tokens by agent", dict(self.book.resident), dict(resident)),
             ("resident tokens by last user", dict(self.book.held), dict(held)),
@@ -176,7 +178,7 @@ class AgentAware:
     def _check_node(self, node: TreeNode) -> None:
         """Raise IntegrityError unless a node is well-formed."""
         record: NodeRecord | None = getattr(node, "hive", None)
-        page = self.page_size  # type: ignore[attr-defined]
+        page = self.page_size
         for wrong, problem in (
             (node.parent.children.get(node.key.child_key(page)) is not node, "is not its parent's child"),
             (len(node.key) == 0 or len(node.key) % page != 0, f"has {len(node.key)} tokens: no whole pages"),
@@ -193,16 +195,9 @@ class AgentAware:
 
     # Requests enter the tree, and leave.
 
-    def cache_unfinished_req(self, req: Req, *args: Any, **kwargs: Any) -> None:
-        with self._storing_for(req):
-            super().cache_unfinished_req(req, *args, **kwargs)  # type: ignore[misc]
-
-    def cache_finished_req(self, req: Req, *args: Any, **kwargs: Any) -> None:
-        with self._storing_for(req):
-            super().cache_finished_req(req, *args, **kwargs)  # type: ignore[misc]
-
     @contextmanager
-    def _storing_for(self, req: Req) -> Iterator[None]:
+    def storing_for(self, req: Req) -> Iterator[None]:
+        """What enters the tree is the request's, and its use of its prefix is counted."""
         self._storing = self._admit(req)
         try:
             yield
@@ -219,7 +214,7 @@ class AgentAware:
             use = attached.use = self.book.use(self.agents.profile(attached.agent).name, attached.session)
             path = []
             node = req.last_node
-            while node is not None and node is not self.root_node:  # type: ignore[attr-defined]
+            while node is not None and node is not self.root_node:
                 path.append((self.record_of(node), len(node.key)))
                 node = node.parent
             self.agents.reused(use.agent, self.book.admit(use, path))
@@ -236,14 +231,14 @@ class AgentAware:
 
     def _update_leaf_status(self, node: TreeNode) -> None:
         # Upstream calls this for every node that is new, or is on the device again.
-        if node.value is not None and node is not self.root_node:  # type: ignore[attr-defined]
-            if node.host_value is None and getattr(node, "hive", None) is None:
+        if node.value is not None and node is not self.root_node:
+            if not self._release.on_host(node) and getattr(node, "hive", None) is None:
                 node.hive = self.book.stored(self._storing or self._nobody, len(node.key))
             elif not (record := self.record_of(node)).on_device:
                 self.book.returned(record, len(node.key), self._storing)
-        super()._update_leaf_status(node)  # type: ignore[misc]
+        super()._update_leaf_status(node)
 
-    def _inc_hit_count(self, node: TreeNode, chunked: bool = False) -> None:
+    def _inc_hit_count(self, node: TreeNode, *args: Any, **kwargs: Any) -> None:
         # Upstream calls this for every node on the device that insertion passes; a new one may have no record yet.
         record: NodeRecord | None = getattr(node, "hive", None)
         if (
@@ -258,39 +253,39 @@ class AgentAware:
             self.book.joined(record, self._storing)
             if indexed:
                 self.evictable_leaves.add(node)
-        super()._inc_hit_count(node, chunked)  # type: ignore[misc]
+        super()._inc_hit_count(node, *args, **kwargs)
 
     def _split_node(self, key: RadixKey, child: TreeNode, split_len: int) -> TreeNode:
-        prefix = super()._split_node(key, child, split_len)  # type: ignore[misc]
+        prefix = super()._split_node(key, child, split_len)
         prefix.hive = self.record_of(child).split()
         return prefix
 
     def _delete_leaf(self, node: TreeNode) -> None:
         self.book.evicted(node.hive, len(node.key))
-        super()._delete_leaf(node)  # type: ignore[misc]
+        super()._delete_leaf(node)
 
     # Eviction.
 
     def evict(self, params: EvictParams) -> EvictResult:
         started = time.perf_counter()
         if not isinstance(self.evictable_leaves, LeafIndex) or self._engine_evicts():
-            result = super().evict(params)  # type: ignore[misc]
+            result = super().evict(params)
         else:
             result = EvictResult(num_tokens_evicted=self._evict(self.evictable_leaves, params.num_tokens))
-            self.update_eviction_metrics(result.num_tokens_evicted, started)  # type: ignore[attr-defined]
+            self.update_eviction_metrics(result.num_tokens_evicted, started)
         self.evictions += 1
         self.eviction_seconds += time.perf_counter() - started
         return result
 
     def _engine_evicts(self) -> bool:
-        return bool(self.disable)  # type: ignore[attr-defined]
+        return bool(self.disable)
 
     def _evict(self, leaves: LeafIndex[TreeNode], wanted: int) -> int:
         assert self.policy is not None
         if wanted <= 0:
             return 0
-        wanted = self._batch(wanted, self.token_to_kv_pool_allocator.size)  # type: ignore[attr-defined]
-        page = self.page_size  # type: ignore[attr-defined]
+        wanted = self._batch(wanted, self.token_to_kv_pool_allocator.size)
+        page = self.page_size
         evicted = 0
         with closing(leaves.victims(self.book.clock, self.book.shares())) as victims:
             for leaf in victims:
@@ -321,7 +316,7 @@ class HiveRadixCache(AgentAware, RadixCache):  # type: ignore[misc]
     def _free(self, leaf: TreeNode) -> int:
         self.token_to_kv_pool_allocator.free_segment(leaf.value, start_pos=0)
         self._delete_leaf(leaf)
-        self._record_remove_event(leaf)
+        self._release.announce_removal(self, leaf)
         return len(leaf.value)
 
 

@@ -12,6 +12,7 @@ from hive.logits_cache.hotspot import HotspotRule
 from hive.logits_cache.replay import Replay
 from hive.logits_cache.sampling import SamplingRule, derive_seed
 from sglang_patches.metrics import SchedulerMetrics
+from sglang_patches.releases import current
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -207,7 +208,7 @@ def _namespace(req: Req, share_tenants: bool) -> str:
         shapes.append(
             ("bias", sorted((str(token), float(bias)) for token, bias in params.logit_bias.items()))
         )
-    return _spelled(tenant, req.lora_id or "", req.extra_key or "", *shapes)
+    return _spelled(tenant, req.lora_id or "", req.extra_key or "", current().cache_salt(req), *shapes)
 
 
 def _spelled(*parts: Any) -> str:

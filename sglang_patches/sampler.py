@@ -28,6 +28,7 @@ from hive.logits_cache.head import Head
 from hive.logits_cache.packing import pack, pack_rows
 from hive.logits_cache.sampling import SamplingRule, draw_live, probability, uniform
 from hive.server_args import HiveServerArgs
+from sglang_patches.releases import current
 
 BACKEND = "hive"
 ROWS_ATTRIBUTE = "hive_rows"
@@ -138,7 +139,9 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
             setattr(logits_output, ROWS_ATTRIBUTE, rows)
 
         if any(sampling_info.return_sampling_masks or []):
-            self._attach_masks(logits_output, logits, sampling_info, chosen)
+            greedy = sampling_info.is_all_greedy
+            probabilities = None if greedy else torch.softmax(logits / sampling_info.temperatures, dim=-1)
+            current().attach_sampling_masks(self, logits_output, probabilities, sampling_info, chosen)
         if return_logprob:
             # Upstream's convention: logprobs are those of the tempered distribution, unless told otherwise.
             tempered = (
@@ -191,21 +194,6 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
             remaining,
         )
         return drawn.tokens, DeviceRows(drawn)
-
-    def _attach_masks(
-        self,
-        logits_output: LogitsProcessorOutput,
-        logits: torch.Tensor,
-        sampling_info: SamplingBatchInfo,
-        chosen: torch.Tensor,
-    ) -> None:
-        """``return_sampling_mask``, as upstream computes it."""
-        if sampling_info.is_all_greedy:
-            self._attach_greedy_sampling_mask_to_output(logits_output, sampling_info, chosen)
-            return
-        probs = torch.softmax(logits / sampling_info.temperatures, dim=-1)
-        data = self._compute_sampling_mask_from_probs(probs, sampling_info)
-        self._attach_sampling_mask_to_output(logits_output, sampling_info, chosen.long(), data)
 
 
 def remaining_of(info: SamplingBatchInfo) -> Mapping[int, Mapping[int, float]]:

@@ -207,10 +207,12 @@ def around_get_next_batch_to_run(
     return plan
 
 
-def after_is_fully_idle(idle: bool, self: Scheduler, for_health_check: bool = False) -> bool:
+def after_is_fully_idle(
+    idle: bool, self: Scheduler, for_health_check: bool = False, ignore_waiting: bool = False
+) -> bool:
     """A request that replays, or is held, is as unfinished as one in the queue."""
     state: SchedulerState | None = getattr(self, "hive", None)
-    if not idle or for_health_check or state is None:
+    if not idle or for_health_check or ignore_waiting or state is None:
         return idle
     return not (state.replaying or state.held)
 

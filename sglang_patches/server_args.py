@@ -1,4 +1,7 @@
-"""Hook on ``ServerArgs._handle_cpu_backends``: a CPU keeps the sampler that was asked for."""
+"""Hooks on how ``ServerArgs`` are completed: a CPU keeps the sampler that was asked for.
+
+The step is a method in SGLang 0.5.17.  In 0.5.23 it is a function that declares values beside what flags said.
+"""
 
 from __future__ import annotations
 
@@ -12,3 +15,13 @@ def around_handle_cpu_backends(original: Callable[[Any], None], self: Any) -> No
     original(self)
     if asked is not None:
         self.sampling_backend = asked
+
+
+def around_cpu_backends_step(original: Callable[[Any], None], server_args: Any) -> None:
+    """Upstream declares ``sampling_backend = "pytorch"`` on a CPU; the last declaration counts."""
+    from sglang.srt.arg_groups.overrides import declare_resolution
+
+    asked = server_args.sampling_backend
+    original(server_args)
+    if asked is not None:
+        declare_resolution(server_args, "hive", sampling_backend=asked)

@@ -36,27 +36,18 @@ async def _annotated(
             yield answer
 
 
-def around_init_child_req_state(
-    original: Callable[..., None], self: Any, logical_rid: str, obj: Any, *args: Any, **kwargs: Any
-) -> None:
-    """Number the samples of a request with ``n`` > 1; upstream's first child only warms the radix cache."""
-    original(self, logical_rid, obj, *args, **kwargs)
-    parent = self.rid_to_state[logical_rid]
-    parent.hive_children = getattr(parent, "hive_children", -1) + 1
-    self.rid_to_state[obj.rid].hive_child = parent.hive_children
-
-
 def before_send_one_request(self: Any, tokenized_obj: Any) -> None:
-    """Give each sample of a request with ``n`` > 1 its number: upstream gives all of them one seed."""
-    child = getattr(self.rid_to_state.get(tokenized_obj.rid), "hive_child", 0)
-    if child < 2:
-        return
-    params = copy.copy(tokenized_obj.sampling_params)
-    custom = dict(params.custom_params or {})
+    """Give each sample of a request with ``n`` > 1 its number: upstream gives all of them one seed.
+
+    They are sent one after the other with one object of parameters, in which each leaves the number of the next.
+    (Before them, upstream warms the radix cache with a copy of it.)
+    """
+    shared = tokenized_obj.sampling_params
+    tokenized_obj.sampling_params = copy.copy(shared)
+    custom = dict(shared.custom_params or {})
     tag = dict(custom.get("hive") or {})
-    tag["sample"] = min(tag.get("sample", 0) + child - 1, MAX_SAMPLE)
-    params.custom_params = {**custom, "hive": tag}
-    tokenized_obj.sampling_params = params
+    tag["sample"] = min(tag.get("sample", 0) + 1, MAX_SAMPLE)
+    shared.custom_params = {**custom, "hive": tag}
 
 
 def _annotate(meta_info: dict[str, Any], tag: dict[str, Any]) -> None:

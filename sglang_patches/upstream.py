@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -136,11 +137,18 @@ class Seam:
     does: str
     upstream: str
     """What would make it a matter of course, or unnecessary."""
+    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Further symbols, by the one release of SGLang that Hive uses them in."""
+
+    def symbols_of(self, release: str) -> tuple[str, ...]:
+        """The symbols in a release of SGLang."""
+        return (*self.symbols, *self.only.get(release, ()))
 
 
 _RADIX = "srt.mem_cache.radix_cache.RadixCache."
 _HIRADIX = "srt.mem_cache.hiradix_cache.HiRadixCache."
 _SAMPLER = "srt.layers.sampler.Sampler."
+_SCHEDULER = "srt.managers.scheduler.Scheduler."
 _BATCH = "srt.managers.schedule_batch.ScheduleBatch."
 _CHAT = "srt.entrypoints.openai.serving_chat.OpenAIServingChat."
 
@@ -171,54 +179,65 @@ SEAMS: tuple[Seam, ...] = (
         "sglang_patches.sampler",
         (
             "srt.layers.sampler.register_sampler_backend",
-            *(
-                _SAMPLER + name
-                for name in (
-                    "_preprocess_logits",
-                    "_sync_token_ids_across_tp",
-                    "_compute_sampling_mask_from_probs",
-                    "_attach_sampling_mask_to_output",
-                    "_attach_greedy_sampling_mask_to_output",
-                )
-            ),
+            _SAMPLER + "_preprocess_logits",
+            _SAMPLER + "_sync_token_ids_across_tp",
         ),
         "`--sampling-backend hive` draws with a seed of each request's own, whatever else is in the batch, and "
         "leaves the rows for the Logits Cache.",
         "The registration is a public API. The steps around a draw, which every sampler needs, are private.",
+        {
+            "0.5.17": (
+                _SAMPLER + "_compute_sampling_mask_from_probs",
+                _SAMPLER + "_attach_sampling_mask_to_output",
+                _SAMPLER + "_attach_greedy_sampling_mask_to_output",
+            ),
+            "0.5.23": (
+                "srt.layers.sampler._SamplingMaskCapture",
+                _SAMPLER + "_build_sampling_mask_output",
+                _SAMPLER + "_build_greedy_sampling_mask_output",
+            ),
+        },
     ),
     Seam(
         "radix caches",
         "sglang_patches.radix_cache",
-        (
-            *(
-                _RADIX + name
-                for name in (
-                    "reset",
-                    "evict",
-                    "cache_unfinished_req",
-                    "cache_finished_req",
-                    "_split_node",
-                    "_delete_leaf",
-                    "_update_leaf_status",
-                    "_inc_hit_count",
-                    "_record_remove_event",
-                )
-            ),
-            *(
-                _HIRADIX + name
-                for name in (
-                    "evict_host",
-                    "_evict_write_back",
-                    "_evict_backuped",
-                    "_evict_regular",
-                    "_detach_backuped",
-                    "_drop_subtree_no_host",
-                )
-            ),
+        tuple(
+            _RADIX + name
+            for name in (
+                "reset",
+                "evict",
+                "_split_node",
+                "_delete_leaf",
+                "_update_leaf_status",
+                "_inc_hit_count",
+            )
         ),
         "Subclasses of both caches note who computed and used each node, and evict by a policy of `hive.eviction`.",
         "Callbacks of the tree (a node is stored, split, used, evicted), and an eviction strategy that is told how "
         "many tokens are wanted and chooses among the leaves.",
+        {
+            "0.5.17": (
+                *(
+                    _RADIX + name
+                    for name in ("cache_unfinished_req", "cache_finished_req", "_record_remove_event")
+                ),
+                *(
+                    _HIRADIX + name
+                    for name in (
+                        "evict_host",
+                        "_evict_write_back",
+                        "_evict_backuped",
+                        "_evict_regular",
+                        "_detach_backuped",
+                        "_drop_subtree_no_host",
+                    )
+                ),
+            ),
+            "0.5.23": (
+                *(_RADIX + name for name in ("checkpoint", "on_release", "lock", "prefix_device_indices")),
+                "srt.mem_cache.events.KVCacheEventRecorder.record_remove",
+            ),
+        },
     ),
     Seam(
         "routes and the door",
@@ -254,11 +273,14 @@ SEAMS: tuple[Seam, ...] = (
                 for name in ("init_new", "prepare_for_prebuilt", "process_prebuilt", "merge_batch")
             ),
             "srt.managers.schedule_batch.ReqKvInfo",
-            "srt.managers.scheduler.Scheduler.get_num_allocatable_reqs",
-            "srt.managers.scheduler.Scheduler._can_schedule_lora_req",
+            _SCHEDULER + "get_num_allocatable_reqs",
         ),
         "A replayed request with resident KV enters the way requests enter a decode server of a disaggregated pair.",
         f"The change *{JOIN.name}*.",
+        {
+            "0.5.17": (_SCHEDULER + "_can_schedule_lora_req",),
+            "0.5.23": (_SCHEDULER + "can_schedule_lora_req",),
+        },
     ),
     Seam(
         "rendered prompts",

@@ -10,7 +10,9 @@ import pytest
 
 sglang = pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hive[server]'")
 
-from sglang_patches.patches import PATCHES, SUPPORTED_SGLANG, Patch  # noqa: E402
+from sglang_patches.patches import PATCHES, Patch, patches_of  # noqa: E402
+from sglang_patches.releases import SUPPORTED, current  # noqa: E402
+from sglang_patches.releases.base import Release  # noqa: E402
 from sglang_patches.upstream import SEAMS, Seam  # noqa: E402
 
 
@@ -18,11 +20,12 @@ def ids(patch: Patch) -> str:
     return patch.target.removeprefix("sglang.srt.")
 
 
-def test_the_installed_sglang_is_the_supported_one() -> None:
-    assert sglang.__version__ == SUPPORTED_SGLANG
+def test_the_installed_sglang_is_a_supported_one_and_has_an_adapter() -> None:
+    assert sglang.__version__ in SUPPORTED
+    assert isinstance(current(), Release)
 
 
-@pytest.mark.parametrize("patch", PATCHES, ids=ids)
+@pytest.mark.parametrize("patch", patches_of(sglang.__version__), ids=ids)
 def test_the_upstream_symbol_takes_the_parameters(patch: Patch) -> None:
     owner_path, _, name = patch.target.rpartition(".")
     owner = pkgutil.resolve_name(owner_path)
@@ -44,7 +47,7 @@ def test_the_hook_exists_and_says_what_it_does(patch: Patch) -> None:
 @pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: seam.name)
 def test_the_symbols_of_a_seam_exist(seam: Seam) -> None:
     importlib.import_module(seam.where)
-    for symbol in seam.symbols:
+    for symbol in seam.symbols_of(sglang.__version__):
         pkgutil.resolve_name(f"sglang.{symbol}")
 
 

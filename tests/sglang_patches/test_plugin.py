@@ -51,7 +51,7 @@ def test_a_lost_hook_is_named_with_what_it_breaks(monkeypatch: pytest.MonkeyPatc
 def test_another_sglang_is_refused_by_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sglang, "__version__", "0.5.99")
     with pytest.raises(
-        plugin.PatchError, match=r"0\.5\.99 is installed; this Hive supports exactly 0\.5\.17"
+        plugin.PatchError, match=r"0\.5\.99 is installed; this Hive supports 0\.5\.17 and 0\.5\.23"
     ):
         plugin.verify()
 
