@@ -8,11 +8,14 @@ touches SGLang, and it imports it late, so that a missing extra is a sentence an
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.util
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 
+from hive.events.endpoint import AUTO
 from hive.roles import lora_flags
 from hive.server_args import HiveServerArgs
 
@@ -92,6 +95,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     hive_args, rest = split_args(arguments)
     if importlib.util.find_spec("sglang") is None:
         raise SystemExit("hive: SGLang is not installed. Run: uv pip install 'hive[server]'")
+    if hive_args.events_endpoint == AUTO:
+        # Readable for its owner alone: the events tell what all clients do.
+        folder = tempfile.mkdtemp(prefix="hive-")
+        hive_args = dataclasses.replace(hive_args, events_endpoint=f"ipc://{folder}/events")
     hive_args.to_environment()
 
     from sglang.srt.plugins import load_plugins

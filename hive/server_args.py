@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
 from hive.agents.window import WindowSettings
+from hive.events import endpoint
 from hive.logits_cache.head import MIN_PROBABILITY
 
 ENVIRONMENT_VARIABLE = "HIVE_SERVER_ARGS"
@@ -156,6 +157,13 @@ class HiveServerArgs:
         type=int,
         metavar="BYTES",
     )
+    events_endpoint: str = _flag(
+        endpoint.AUTO,
+        "Where schedulers publish live events over ZeroMQ, for /hive/events and others: 'auto', a socket in a private "
+        "folder for temporary files; ipc://PATH; tcp://HOST:PORT, and the next ports for further data-parallel ranks; "
+        "or 'off' (default: auto). Whoever reaches it can read along, without a key.",
+        metavar="ENDPOINT",
+    )
 
     def __post_init__(self) -> None:
         for name, low in (
@@ -172,6 +180,11 @@ class HiveServerArgs:
                 raise ValueError(
                     f"--hive-{name.replace('_', '-')} must be at least {low}, got {getattr(self, name)}"
                 )
+
+        try:
+            endpoint.check(self.events_endpoint)
+        except ValueError as error:
+            raise ValueError(f"--hive-events-endpoint {error}") from None
 
         for name in ("eviction_max_share", "collaborative_weight"):
             if not 0.0 <= getattr(self, name) <= 1.0:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from hive.request_checks import Limits
 from hive.request_tag import NAME_PATTERN
 from hive.server_args import HiveServerArgs
+from sglang_patches import events
 from sglang_patches.request_door import install
 from sglang_patches.scheduler import CONTROL_PREFIX
 from sglang_patches.serving_chat import render
@@ -44,6 +45,7 @@ def before_setup_and_run_http_server(
 
     tokenizer_manager.hive_limits = limits_of(tokenizer_manager)
     app.include_router(router(tokenizer_manager))
+    app.include_router(events.router(server_args))
     install(app, tokenizer_manager.hive_limits)
 
 

@@ -195,6 +195,16 @@ PATCHES: tuple[Patch, ...] = (
         upstream=(SAMPLES,),
     ),
     Patch(
+        "sglang.srt.utils.auth.decide_request_auth",
+        "around",
+        "auth:around_decide_request_auth",
+        ("method", "path"),
+        does="Lets `GET /hive/ui` through without a key; the page holds nothing of the server.",
+        why="A browser cannot send a key with the address of a page.",
+        breaks="With --api-key, the page of /hive/ui cannot be opened.",
+        upstream=(HTTP_PLUGINS,),
+    ),
+    Patch(
         "sglang.srt.entrypoints.openai.serving_completions.OpenAIServingCompletion._build_completion_response",
         "after",
         "serving_completions:after_build_completion_response",

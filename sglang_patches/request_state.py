@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.managers.scheduler import Scheduler
 
+    from sglang_patches.events import LiveEvents
     from sglang_patches.radix_cache import AgentAware
 
 REPLAYED_KEY = "hive_replayed"
@@ -49,6 +50,8 @@ class SchedulerState:
     """Distinct samples that are being drawn."""
     joined: int = 0
     """Replayed requests that entered the decode batch without a prefill."""
+    live: LiveEvents | None = None
+    """None where another scheduler speaks for this one, and where live events are off."""
 
     def summary(self) -> dict[str, Any]:
         cache = self.cache.summary() if self.cache else None

@@ -19,6 +19,7 @@ from hive.logits_cache.distinct import DistinctSample
 from hive.server_args import HiveServerArgs
 from sglang_patches import replay
 from sglang_patches.cache_memory import IDLE_LOOPS, CacheMemory
+from sglang_patches.events import live_events
 from sglang_patches.mem_cache_registry import agent_aware
 from sglang_patches.metrics import SchedulerMetrics
 from sglang_patches.plugin import verify
@@ -65,6 +66,7 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
         # SGLang's own cache keeps no books of agents.
         agents.reuse_slots(lambda agent: False, lambda agent: None)
     self.hive = SchedulerState(agents, tree, cache, metrics, args.share_tenants, [], [], [])
+    self.hive.live = live_events(self, args)
     self.hive_memory = CacheMemory.of(self, cache, args.min_free_host_bytes)
     by_contribution = args.schedule == "contribution"
     self.policy.hive_order = ContributionOrder(agents, args.schedule_max_passes) if by_contribution else None
@@ -86,6 +88,8 @@ def around_add_request_to_queue(
     next_seed, seed = next_seed_of(req), seed_of(req)
     agent = state.agents.arrived(tag.get("agent"), tag.get("session"), len(req.origin_input_ids))
     req.hive = RequestState(agent, tag.get("session"), number=state.agents.requests)
+    if state.live is not None:
+        state.live.sessions.arrived(tag.get("session"), agent, tag.get("state"))
     reason = bypass_reason(self, req)
     if state.cache is None or reason is not None:
         if state.cache is not None and reason is not None:
@@ -190,6 +194,8 @@ def around_get_next_batch_to_run(
     Those get no result any more: one that was aborted between two chunks of its prefill, and the last one of a batch
     that finds no memory with all others retracted.
     """
+    if self.hive.live is not None:
+        self.hive.live.tick(self)
     if (memory := getattr(self, "hive_memory", None)) is not None:
         memory.step()
     replay.advance(self)
@@ -361,6 +367,8 @@ def _control(state: SchedulerState, operation: str, body: dict[str, Any]) -> dic
     if operation == "end_session":
         if state.tree is not None:
             state.tree.end_session(body["session"])
+        if state.live is not None:
+            state.live.sessions.end(body["session"])
         return {"requests": state.agents.end_session(body["session"])}
     if operation == "agents":
         agents = state.summary()["agents"]

@@ -6,6 +6,7 @@ is over, or is counted under :data:`OTHER` where none is, and the oldest idle se
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -103,6 +104,15 @@ class AgentRegistry:
                 name = OTHER
             known = self._agents.setdefault(name, AgentProfile(name))
         return known
+
+    def __len__(self) -> int:
+        return len(self._agents)
+
+    def busiest(self, count: int) -> list[AgentProfile]:
+        """The agents with the most requests, those first."""
+        return heapq.nsmallest(
+            count, self._agents.values(), key=lambda profile: (-profile.requests, profile.name)
+        )
 
     def is_registered(self, name: str) -> bool:
         """Whether an agent was announced."""

@@ -101,6 +101,10 @@ class ActivityWindow:
         """Whether a request of the agent runs, or something it did is in the window or in the last scores."""
         return agent in self._running or agent in self._activities or agent in self.scores
 
+    def running(self, agent: str) -> int:
+        """Requests of the agent that arrived and have not left."""
+        return self._running[agent]
+
     def history_of(self, agent: str) -> list[tuple[int, float]]:
         """The agent's scores, as (round, score), oldest first."""
         return [(number, scores[agent]) for number, scores in self.history if agent in scores]

@@ -156,13 +156,17 @@ class ResidencyBook:
 
     def summary(self) -> dict[str, dict[str, int]]:
         """By agent, of what it computed: tokens resident, and stored and evicted since start."""
+        return {agent: self.summary_of(agent) for agent in self.totals}
+
+    def summary_of(self, agent: str) -> dict[str, int]:
+        """The same of one agent; zeros for one that has stored nothing."""
+        total = self.totals.get(agent)
+        if total is None:
+            return dict(NOT_RESIDENT)
         return {
-            agent: {
-                "resident_tokens": self.resident.get(agent, 0),
-                "stored_tokens": total.stored,
-                "evicted_tokens": total.evicted,
-            }
-            for agent, total in self.totals.items()
+            "resident_tokens": self.resident.get(agent, 0),
+            "stored_tokens": total.stored,
+            "evicted_tokens": total.evicted,
         }
 
     def _total(self, agent: str) -> Tokens:

@@ -34,6 +34,10 @@ def test_the_logits_cache_can_be_switched_off() -> None:
         (["--hive-eviction-max-share", "1.5"], "--hive-eviction-max-share must be from 0 to 1, got 1.5"),
         (["--hive-eviction-max-share", "nan"], "--hive-eviction-max-share must be from 0 to 1"),
         (["--hive-schedule", "lottery"], "--hive-schedule"),
+        (
+            ["--hive-events-endpoint", "5558"],
+            "--hive-events-endpoint must be 'auto', 'off', ipc://PATH or tcp://",
+        ),
         (["--hive-schedule-max-passes", "0"], "--hive-schedule-max-passes must be at least 1, got 0"),
         (["--hive-round-requests", "0"], "--hive-round-requests must be at least 1, got 0"),
         (["--hive-round-requests", "1.5"], "--hive-round-requests"),
