@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Sequence
 
 from hive.events.endpoint import AUTO
+from hive.refused_settings import refusal
 from hive.roles import lora_flags
 from hive.server_args import HiveServerArgs
 
@@ -153,6 +154,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from sglang.srt.utils import kill_process_tree
 
     server_args = prepare_server_args(rest)
+    if sentence := refusal(server_args, os.environ):
+        raise SystemExit(f"hive: {sentence}")
     try:
         run_server(server_args)
     finally:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hive.media_checks import check_media
 from hive.request_tag import RequestError, RequestTag, shown, shown_key
 
 
@@ -33,6 +34,10 @@ class Limits:
     """All names and values of a request's headers together."""
     max_body_bytes: int = 256 * 2**20
     """Images travel in bodies; without a bound one request takes the machine's memory."""
+    max_control_bytes: int = 2**16
+    """The same for Hive's own routes, whose bodies are small."""
+    media_files: bool = False
+    """Whether requests may name files of the server as images, audio and video."""
     max_n: int = 128
     """Answers per prompt."""
     max_batch: int = 4096
@@ -115,6 +120,32 @@ def check_chat(body: Any, limits: Limits) -> None:
     _check_min_tokens(fields, "min_tokens", ("max_completion_tokens", "max_tokens"))
 
 
+def check_vertex(body: Any, limits: Limits) -> None:
+    """Check the body of ``/vertex_generate``: the prompts of a batch as ``instances``, and all else in ``parameters``.
+
+    Raises:
+        RequestError: naming the field and its rule, in the terms of ``/generate``.
+    """
+    fields = _object("body", body)
+    instances = fields.get("instances")
+    if not isinstance(instances, list):
+        raise RequestError("instances", f"must be a list of objects, got {shown(instances)}")
+    for index, instance in enumerate(instances):
+        _object(f"instances[{index}]", instance)
+    parameters = _object("parameters", fields.get("parameters") or {})
+    taken = [name for name in (*_PROMPTS, "image_data") if name in parameters]
+    if taken:
+        raise RequestError(f"parameters.{taken[0]}", "must be in instances")
+    if not instances:
+        return
+    prompt = next((name for name in _PROMPTS if instances[0].get(name)), None)
+    if prompt is None:
+        raise RequestError("instances[0]", f"must have one of {', '.join(_PROMPTS)}")
+    images = [instance["image_data"] for instance in instances if instance.get("image_data") is not None]
+    prompts = [instance.get(prompt) for instance in instances]
+    check_generate({**parameters, prompt: prompts, "image_data": images or None}, limits)
+
+
 def check_render(body: Any, limits: Limits) -> None:
     """Check the body of ``/hive/render``: ``messages`` of text, and ``prefix_ids`` or none.
 
@@ -151,16 +182,20 @@ def check_request_object(obj: Any, limits: Limits) -> None:
     """The same core checks on the engine's own request object, whichever endpoint made it.
 
     Takes SGLang's ``GenerateReqInput`` before it is normalised (and any object with the same attributes), so that
-    endpoints without a door of their own cannot reach the engine unchecked.  Requests for embeddings pass: their
-    prompts have other shapes, and nothing is sampled.
+    endpoints without a door of their own cannot reach the engine unchecked.  Of requests for embeddings only the
+    media are checked: their prompts have other shapes, and nothing is sampled.
 
     Raises:
         RequestError: naming the field and its rule.
     """
+    fields = {name: getattr(obj, name, None) for name in _ENGINE_FIELDS}
     if hasattr(obj, "top_logprobs_num"):
-        _check_engine_fields({name: getattr(obj, name, None) for name in _ENGINE_FIELDS}, limits)
+        _check_engine_fields(fields, limits)
+    else:
+        _check_media(fields, limits)
 
 
+_PROMPTS = ("text", "input_ids", "input_embeds")
 _MEDIA = ("image_data", "video_data", "audio_data")
 _ENGINE_FIELDS = (
     *_MEDIA,
@@ -195,6 +230,7 @@ def _check_engine_fields(fields: Mapping[str, Any], limits: Limits) -> int | Non
     """
     prompts, batch = _count_engine_prompts(fields, limits)
     size = prompts if batch else None
+    _check_media(fields, limits)
     params = fields.get("sampling_params")
     if isinstance(params, list):
         if size is None:
@@ -222,8 +258,14 @@ def _check_engine_fields(fields: Mapping[str, Any], limits: Limits) -> int | Non
     return size
 
 
+def _check_media(fields: Mapping[str, Any], limits: Limits) -> None:
+    if not limits.media_files:
+        for name in _MEDIA:
+            check_media(name, fields.get(name))
+
+
 def _count_engine_prompts(fields: Mapping[str, Any], limits: Limits) -> tuple[int, bool]:
-    given = [name for name in ("text", "input_ids", "input_embeds") if fields.get(name) is not None]
+    given = [name for name in _PROMPTS if fields.get(name) is not None]
     if len(given) != 1:
         got = " and ".join(given) or "none of them"
         raise RequestError(

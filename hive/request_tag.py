@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Any, Literal, cast
 
@@ -89,6 +90,9 @@ class RequestTag:
 _FIELDS = tuple(item.name for item in fields(RequestTag))
 EMPTY_TAG = RequestTag()
 
+header_tag: ContextVar[RequestTag] = ContextVar("header_tag", default=EMPTY_TAG)
+"""The tag of the headers of the request that is being served, for whatever it asks of the engine."""
+
 
 def shown_key(key: Any) -> str:
     """A key of an untrusted object as part of a field's path."""
@@ -161,8 +165,3 @@ _INTEGERS = ("sample", "hotspot_top_k")
 _NUMBERS = ("hotspot_threshold", "hotspot_decay")
 _DECIMAL = re.compile(r"[0-9]{1,10}", re.ASCII)
 _FRACTION = re.compile(r"[0-9]{1,10}(\.[0-9]{1,17})?", re.ASCII)
-
-
-def merge(body_tag: RequestTag, header_tag: RequestTag) -> RequestTag:
-    """One tag of two: field by field, headers win."""
-    return RequestTag(**{**body_tag.to_dict(), **header_tag.to_dict()})  # type: ignore[arg-type]

@@ -11,17 +11,21 @@ import dataclasses
 import functools
 import json
 import os
+import re
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
 from hive.agents.window import WindowSettings
 from hive.events import endpoint
-from hive.logits_cache.head import MIN_PROBABILITY
 
 ENVIRONMENT_VARIABLE = "HIVE_SERVER_ARGS"
 
 _WHOLE_ROW = 2**31 - 1
 """More tokens than any vocabulary has."""
+
+
+_ORIGIN = re.compile(r"https?://[^/?#@\s]+")
+"""As browsers send them: without a path."""
 
 
 def _flag(default: Any, help: str, **argparse_options: Any) -> Any:
@@ -164,6 +168,29 @@ class HiveServerArgs:
         "or 'off' (default: auto). Whoever reaches it can read along, without a key.",
         metavar="ENDPOINT",
     )
+    max_body_bytes: int = _flag(
+        2**28,
+        "Largest accepted body of a request, e.g. 64M; Hive's own routes take 64K (default: 256M).",
+        type=parse_bytes,
+        metavar="BYTES",
+    )
+    allow_origins: str = _flag(
+        "",
+        "Web pages that may use a server without --api-key, beside its own and those of this machine: origins as "
+        "browsers send them (https://example.org), separated by commas, or * for all (default: none).",
+        metavar="ORIGINS",
+    )
+    allow_media_files: bool = _flag(
+        False,
+        "Let requests name files of this machine as images, audio and video (default: off).",
+        action=argparse.BooleanOptionalAction,
+    )
+    allow_pickle_routes: bool = _flag(
+        False,
+        "Serve the routes that unpickle what they are sent, and so run code of whoever may call them: "
+        "/load_lora_adapter_from_tensors, /update_weights_from_tensor and /update_weights_from_ipc (default: off).",
+        action=argparse.BooleanOptionalAction,
+    )
 
     def __post_init__(self) -> None:
         for name, low in (
@@ -175,6 +202,7 @@ class HiveServerArgs:
             ("window_rounds", 1),
             ("max_agents", 1),
             ("max_header_bytes", 1024),
+            ("max_body_bytes", 1024),
         ):
             if getattr(self, name) < low:
                 raise ValueError(
@@ -192,6 +220,18 @@ class HiveServerArgs:
                     f"--hive-{name.replace('_', '-')} must be from 0 to 1, got {getattr(self, name)}"
                 )
 
+        for origin in self.origins - {"*", "null"}:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"--hive-allow-origins must have origins such as https://example.org or http://10.0.0.5:8080, got "
+                    f"{origin!r}"
+                )
+
+    @property
+    def origins(self) -> frozenset[str]:
+        """Of web pages that may use a server without a key."""
+        return frozenset(origin for part in self.allow_origins.split(",") if (origin := part.strip()))
+
     @property
     def window(self) -> WindowSettings:
         """How agents are profiled."""
@@ -205,6 +245,9 @@ class HiveServerArgs:
     @property
     def min_probability(self) -> float:
         """Least probability of a token that is kept."""
+        # Needs numpy, which the plain install does not have: it must be able to say what it lacks.
+        from hive.logits_cache.head import MIN_PROBABILITY
+
         return 0.0 if self.logits_cache_form == "full" else MIN_PROBABILITY
 
     @classmethod

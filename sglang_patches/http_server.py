@@ -14,6 +14,7 @@ import orjson
 from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from hive.access import Access
 from hive.request_checks import Limits
 from hive.request_tag import NAME_PATTERN
 from hive.server_args import HiveServerArgs
@@ -46,16 +47,31 @@ def before_setup_and_run_http_server(
     tokenizer_manager.hive_limits = limits_of(tokenizer_manager)
     app.include_router(router(tokenizer_manager))
     app.include_router(events.router(server_args))
-    install(app, tokenizer_manager.hive_limits)
+    install(app, tokenizer_manager.hive_limits, access_of(server_args))
 
 
 def limits_of(tokenizer_manager: Any) -> Limits:
     """What the served model and the operator allow in a request."""
-    config = tokenizer_manager.model_config
+    config, args = tokenizer_manager.model_config, HiveServerArgs.from_environment()
     return Limits(
         vocab_size=config.vocab_size,
         context_length=config.context_len,
-        max_header_bytes=HiveServerArgs.from_environment().max_header_bytes,
+        max_header_bytes=args.max_header_bytes,
+        max_body_bytes=args.max_body_bytes,
+        media_files=args.allow_media_files,
+    )
+
+
+def access_of(server_args: Any) -> Access:
+    """Who may use the server."""
+    args = HiveServerArgs.from_environment()
+    return Access(
+        # SGLang takes an empty key for none.
+        api_key=server_args.api_key or None,
+        admin_api_key=server_args.admin_api_key or None,
+        host=server_args.host,
+        origins=args.origins,
+        pickle_routes=args.allow_pickle_routes,
     )
 
 

@@ -36,6 +36,7 @@ from sglang_patches.upstream import (
     SAMPLER_DATA,
     SAMPLES,
     SCHEDULER_START,
+    SECRETS,
     SEEDS,
     STREAMED_LOGPROBS,
     Change,
@@ -152,6 +153,16 @@ PATCHES: tuple[Patch, ...] = (
         only="0.5.23",
     ),
     Patch(
+        "sglang.srt.server_args.ServerArgs.__repr__",
+        "around",
+        "server_args:around_repr",
+        ("self",),
+        does="Hides keys and passwords.",
+        why="SGLang logs its arguments as it starts.",
+        breaks="The log has both API keys.",
+        upstream=(SECRETS,),
+    ),
+    Patch(
         "sglang.srt.entrypoints.http_server._setup_and_run_http_server",
         "before",
         "http_server:before_setup_and_run_http_server",
@@ -167,11 +178,11 @@ PATCHES: tuple[Patch, ...] = (
         "tokenizer_manager:around_generate_request",
         ("self", "obj", "request"),
         does=(
-            "Checks requests of endpoints that the door does not know, and writes `meta_info.hive` into "
-            "answers."
+            "Checks requests of endpoints whose bodies the door leaves alone, writes the tag of the headers into all "
+            "of them, and `meta_info.hive` into answers."
         ),
-        why="Answers say what was done, in meta_info.hive.",
-        breaks="meta_info.hive is missing.",
+        why="Headers say who asks, whatever the endpoint, and answers what was done.",
+        breaks="Tags of headers are ignored, bad requests can kill the scheduler, and meta_info.hive is missing.",
         upstream=(ANSWERS,),
     ),
     Patch(

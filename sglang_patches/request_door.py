@@ -1,11 +1,14 @@
-"""The door: every request to a generating endpoint is checked and tagged before SGLang sees it.
+"""The door: every request is looked at before SGLang sees it.
 
-A pure ASGI middleware.  It answers a bad request itself, with status 400 and before any byte of a stream, and
-writes the tag of ``x-hive-*`` headers into the body, where the scheduler finds it.  All else passes untouched.
+A pure ASGI middleware.  It answers itself, before any byte of a stream, what must not come in: routes that are not
+served (:mod:`sglang_patches.routes`), web pages of others (:mod:`hive.access`), headers and bodies that are too large,
+and bad requests to generate.  The tag of ``x-hive-*`` headers is left in :data:`hive.request_tag.header_tag`, and is
+written into whatever the request asks of the engine (:mod:`sglang_patches.tokenizer_manager`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -13,9 +16,12 @@ import orjson
 from starlette.middleware import Middleware
 from starlette.responses import Response
 
+from hive.access import Access
 from hive.ids_in_flight import IdsInFlight
-from hive.request_checks import Limits, check_chat, check_completion, check_generate, check_render
-from hive.request_tag import RequestError, RequestTag, tag_from_headers
+from hive.request_checks import Limits
+from hive.request_tag import RequestError, RequestTag, header_tag, shown, tag_from_headers
+from hive.secret_args import without_secrets
+from sglang_patches import routes
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -24,58 +30,107 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class RequestDoor:
-    """The middleware.  ``limits`` are those of the server behind ``app``."""
+class Refusal(Exception):
+    """A request that the door answers itself: why, and with which status."""
 
-    def __init__(self, app: App, limits: Limits) -> None:
+    def __init__(self, error: RequestError, status: int) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.status = status
+
+
+class RequestDoor:
+    """The middleware.  ``limits`` are those of the server behind ``app``, ``access`` says who may use it."""
+
+    def __init__(self, app: App, limits: Limits, access: Access) -> None:
         self._app = app
         self._limits = limits
+        self._access = access
         self._ids = IdsInFlight()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        headers = scope["headers"]
-        if sum(len(name) + len(value) for name, value in headers) > self._limits.max_header_bytes:
-            error = RequestError("headers", f"must be at most {self._limits.max_header_bytes} bytes together")
-            await _refuse(send, error, 431)
-            return
-        prepare = _ENDPOINTS.get(_route(scope))
-        if prepare is None or scope["method"] not in ("POST", "PUT"):
+        ids: list[str] = []
+        tag = None
+        try:
+            route = self._admit(scope)
+            tag = header_tag.set(_tag(scope))
+            if scope["type"] == "http":
+                body = await _read(receive, self._limit(route))
+                if body is None:
+                    return
+                if (check := routes.CHECKED.get(route)) and scope["method"] in ("POST", "PUT"):
+                    parsed, ids = self._checked(check, body)
+                    if route in routes.CHATS and _asks_for_meta_info(parsed):
+                        body = orjson.dumps({**parsed, "return_meta_info": True})
+                        scope = _resized(scope, len(body))
+                receive = _replay(body, receive)
+                if route in routes.SHOWING_ARGUMENTS:
+                    send = _without_secrets(send)
             await self._app(scope, receive, send)
-            return
-        try:
-            body = await _read(receive, self._limits.max_body_bytes)
-        except _TooLarge:
-            error = RequestError("body", f"must be at most {self._limits.max_body_bytes} bytes")
-            await _refuse(send, error, 413)
-            return
-        if body is None:
-            return
-        try:
-            parsed = _parse(body)
-            changed = prepare(parsed, tag_from_headers(headers), self._limits)
-            ids = self._ids.claim(parsed.get("rid"))
-        except RequestError as error:
-            await _refuse(send, error, 400)
-            return
-        if changed is not None:
-            body = orjson.dumps(changed)
-            length = str(len(body)).encode()
-            scope = {
-                **scope,
-                "headers": [
-                    (name, length if name == b"content-length" else value) for name, value in headers
-                ],
-            }
-        try:
-            await self._app(scope, _replay(body, receive), send)
+        except Refusal as refusal:
+            if scope["type"] == "websocket":
+                # Before it is accepted: the server answers the handshake with 403.
+                await send({"type": "websocket.close", "code": 1008, "reason": str(refusal)[:100]})
+            else:
+                await _refuse(send, refusal)
         finally:
             self._ids.release(ids)
+            if tag is not None:
+                header_tag.reset(tag)
+
+    def _admit(self, scope: Scope) -> str:
+        """The route that a request asks for, if it may.
+
+        Raises:
+            Refusal: if it may not.
+        """
+        headers, path = scope["headers"], _path(scope)
+        if sum(len(name) + len(value) for name, value in headers) > self._limits.max_header_bytes:
+            rule = f"must be at most {self._limits.max_header_bytes} bytes together"
+            raise Refusal(RequestError("headers", rule), 431)
+        if _CONTROL.search(path):
+            # Patterns of routes match a path with a line's end behind it.
+            raise Refusal(RequestError("path", f"must have no control characters, got {shown(path)}"), 400)
+        route = routes.route_of(path)
+        if route is None:
+            raise Refusal(RequestError("path", f"must be one that the server has, got {shown(path)}"), 404)
+        if route in routes.PICKLED and not self._access.pickle_routes:
+            rule = (
+                f"must not be {route}: it unpickles what it is sent, and so runs code of its clients; "
+                "--hive-allow-pickle-routes serves it"
+            )
+            raise Refusal(RequestError("path", rule), 403)
+        try:
+            self._access.check_page(headers, navigable=route in routes.PAGES)
+        except RequestError as error:
+            raise Refusal(error, 403) from None
+        if scope["type"] == "websocket" and not self._access.is_user(headers):
+            # SGLang checks keys of HTTP alone.
+            raise Refusal(RequestError("authorization", "must have the server's key"), 401)
+        return route
+
+    def _limit(self, route: str) -> int:
+        small = route.startswith("/hive/") and route not in routes.CHECKED
+        return self._limits.max_control_bytes if small else self._limits.max_body_bytes
+
+    def _checked(self, check: Callable[[Any, Limits], None], body: bytes) -> tuple[dict[str, Any], list[str]]:
+        """A body that may pass, and the ids that it has claimed."""
+        try:
+            parsed = _parse(body)
+            check(parsed, self._limits)
+            owner = parsed.get("parameters") or {} if check is routes.CHECKED[routes.VERTEX] else parsed
+            return parsed, self._ids.claim(owner.get("rid"))
+        except RequestError as error:
+            raise Refusal(error, 400) from None
 
 
-def install(app: Any, limits: Limits) -> None:
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def install(app: Any, limits: Limits, access: Access) -> None:
     """Put the door into a Starlette app that does not serve yet.
 
     It becomes the innermost middleware: keys are checked, bodies unpacked and answers given CORS headers by those
@@ -87,7 +142,7 @@ def install(app: Any, limits: Limits) -> None:
     """
     if app.middleware_stack is not None:
         raise RuntimeError("the request door must be installed before the app serves")
-    app.user_middleware.append(Middleware(RequestDoor, limits=limits))
+    app.user_middleware.append(Middleware(RequestDoor, limits=limits, access=access))
     app.add_exception_handler(RequestError, _answer)
 
 
@@ -95,69 +150,42 @@ def _answer(_request: Any, error: RequestError) -> Response:
     return Response(_content(error, 400), status_code=400, media_type="application/json")
 
 
-def _generate(body: Any, tag: RequestTag, limits: Limits) -> Any | None:
-    """Check, then merge the tag of the headers; the new body, or None when nothing changed."""
-    check_generate(body, limits)
-    if not tag:
-        return None
-    params = body.get("sampling_params")
-    if params is None:
-        params = body["sampling_params"] = {}
-    for item in params if isinstance(params, list) else [params]:
-        _write(item, tag)
-    return body
+def _tag(scope: Scope) -> RequestTag:
+    try:
+        return tag_from_headers(scope["headers"])
+    except RequestError as error:
+        raise Refusal(error, 400) from None
 
 
-def _completion(body: Any, tag: RequestTag, limits: Limits) -> Any | None:
-    check_completion(body, limits)
-    if not tag:
-        return None
-    _write(body, tag)
-    return body
-
-
-def _chat(body: Any, tag: RequestTag, limits: Limits) -> Any | None:
-    check_chat(body, limits)
-    if tag:
-        _write(body, tag)
-    tagged = bool((body.get("custom_params") or {}).get("hive"))
+def _asks_for_meta_info(body: dict[str, Any]) -> bool:
+    """Whether a tagged chat has to be made to say what was done."""
+    tagged = header_tag.get() or (body.get("custom_params") or {}).get("hive")
     # SGLang refuses to return meta information in a stream.
-    asks = tagged and not body.get("stream") and not body.get("return_meta_info")
-    if asks:
-        body["return_meta_info"] = True
-    return body if tag or asks else None
+    return bool(tagged) and not body.get("stream") and not body.get("return_meta_info")
 
 
-def _render(body: Any, tag: RequestTag, limits: Limits) -> None:
-    check_render(body, limits)
+def _resized(message: Message, length: int) -> Message:
+    """A scope, or the start of an answer, with another length of its body."""
+    headers = [
+        (name, str(length).encode() if name.lower() == b"content-length" else value)
+        for name, value in message["headers"]
+    ]
+    return {**message, "headers": headers}
 
 
-def _write(owner: dict[str, Any], tag: RequestTag) -> None:
-    custom = owner.get("custom_params") or {}
-    owner["custom_params"] = {**custom, "hive": {**(custom.get("hive") or {}), **tag.to_dict()}}
-
-
-_ENDPOINTS: dict[str, Callable[[Any, RequestTag, Limits], Any | None]] = {
-    "/generate": _generate,
-    "/v1/completions": _completion,
-    "/v1/chat/completions": _chat,
-    "/hive/render": _render,
-}
-
-
-def _route(scope: Scope) -> str:
+def _path(scope: Scope) -> str:
     """The path as the app's routes see it: behind a proxy, ``root_path`` is part of ``path``."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     return path.removeprefix(root) if root and path.startswith(f"{root}/") else path
 
 
-class _TooLarge(Exception):
-    """The body exceeds the limit."""
-
-
 async def _read(receive: Receive, limit: int) -> bytes | None:
-    """The whole body; None when the client went away before it was complete."""
+    """The whole body; None when the client went away before it was complete.
+
+    Raises:
+        Refusal: as soon as it is larger than ``limit`` bytes.
+    """
     chunks: list[bytes] = []
     size = 0
     while True:
@@ -167,7 +195,7 @@ async def _read(receive: Receive, limit: int) -> bytes | None:
         chunk = message.get("body", b"")
         size += len(chunk)
         if size > limit:
-            raise _TooLarge
+            raise Refusal(RequestError("body", f"must be at most {limit} bytes"), 413)
         chunks.append(chunk)
         if not message.get("more_body", False):
             # The usual request is one chunk: it must not be copied.
@@ -195,10 +223,31 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replaying
 
 
-async def _refuse(send: Send, error: RequestError, status: int) -> None:
-    content = _content(error, status)
+def _without_secrets(send: Send) -> Send:
+    """A channel for an answer of JSON, which is sent when it is complete."""
+    start: Message = {}
+    parts: list[bytes] = []
+
+    async def sending(message: Message) -> None:
+        nonlocal start
+        if message["type"] == "http.response.start":
+            start = message
+            return
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            body = b"".join(parts)
+            if start["status"] == 200:
+                body = orjson.dumps(without_secrets(orjson.loads(body)))
+            await send(_resized(start, len(body)))
+            await send({"type": "http.response.body", "body": body})
+
+    return sending
+
+
+async def _refuse(send: Send, refusal: Refusal) -> None:
+    content = _content(refusal.error, refusal.status)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": content})
 
 

@@ -335,8 +335,11 @@ def after_flush_cache(success: bool, self: Scheduler, *_args: Any, **_kwargs: An
 
 
 def after_get_internal_state(result: Any, self: Scheduler, *_args: Any, **_kwargs: Any) -> Any:
-    """``/server_info`` shows Hive's counters."""
-    result.internal_state["hive"] = self.hive.summary()
+    """``/server_info`` shows Hive's counters; those of agents are in ``/hive/agents`` alone, which knows tenants."""
+    summary = {
+        name: value for name, value in self.hive.summary().items() if name not in ("agents", "sharing")
+    }
+    result.internal_state["hive"] = summary
     return result
 
 

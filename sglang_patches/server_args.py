@@ -1,4 +1,4 @@
-"""Hooks on how ``ServerArgs`` are completed: a CPU keeps the sampler that was asked for.
+"""Hooks on how ``ServerArgs`` are completed: a CPU keeps the sampler that was asked for.  And on how they are shown.
 
 The step is a method in SGLang 0.5.17.  In 0.5.23 it is a function that declares values beside what flags said.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+from hive.secret_args import HIDDEN, SECRETS
 
 
 def around_handle_cpu_backends(original: Callable[[Any], None], self: Any) -> None:
@@ -25,3 +27,12 @@ def around_cpu_backends_step(original: Callable[[Any], None], server_args: Any) 
     original(server_args)
     if asked is not None:
         declare_resolution(server_args, "hive", sampling_backend=asked)
+
+
+def around_repr(original: Callable[[Any], str], self: Any) -> str:
+    """SGLang logs its arguments as it starts."""
+    text = original(self)
+    for name in SECRETS:
+        if value := getattr(self, name, None):
+            text = text.replace(f"{name}={value!r}", f"{name}={HIDDEN!r}")
+    return text

@@ -1,7 +1,8 @@
 """Hooks on ``TokenizerManager``: the one way every endpoint's requests take to the scheduler.
 
-Requests of the main endpoints were checked and tagged at the door (:mod:`sglang_patches.request_door`); here all
-others are checked, and every answer gets ``meta_info.hive``, which says what was done.
+Requests of the main endpoints were checked at the door (:mod:`sglang_patches.request_door`); here all others are
+checked, the tag of the headers is written over that of the body, and every answer gets ``meta_info.hive``, which says
+what was done.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from contextlib import aclosing
 from typing import Any
 
 from hive.request_checks import check_request_object
-from hive.request_tag import MAX_SAMPLE
+from hive.request_tag import MAX_SAMPLE, header_tag
 from sglang_patches.request_state import PROBABILITY_KEY, REPEATS_KEY, REPLAYED_KEY
 
 
 def around_generate_request(
     original: Callable[..., AsyncGenerator[Any, None]], self: Any, obj: Any, request: Any = None
 ) -> AsyncIterator[Any]:
-    """Check the request, and annotate every answer (a dict, or a list of dicts for a batch without streaming)."""
+    """Check and tag the request, and annotate every answer: a dict, or a list of them for a batch without streaming."""
     return _annotated(original, self, obj, request)
 
 
@@ -28,6 +29,12 @@ async def _annotated(
 ) -> AsyncIterator[Any]:
     # Endpoints without a door of their own (responses, Anthropic's messages, ...) end up here, too.
     check_request_object(obj, manager.hive_limits)
+    if tag := header_tag.get().to_dict():
+        params = obj.sampling_params
+        if isinstance(params, list):
+            obj.sampling_params = [_tagged(item, tag) for item in params]
+        else:
+            obj.sampling_params = _tagged(params, tag)
     async with aclosing(original(manager, obj, request)) as answers:
         async for answer in answers:
             for index, item in enumerate(answer if isinstance(answer, list) else [answer]):
@@ -48,6 +55,12 @@ def before_send_one_request(self: Any, tokenized_obj: Any) -> None:
     tag = dict(custom.get("hive") or {})
     tag["sample"] = min(tag.get("sample", 0) + 1, MAX_SAMPLE)
     shared.custom_params = {**custom, "hive": tag}
+
+
+def _tagged(params: dict[str, Any] | None, tag: dict[str, Any]) -> dict[str, Any]:
+    """Sampling parameters with a tag: field by field, it wins over what they have."""
+    custom = (params or {}).get("custom_params") or {}
+    return {**(params or {}), "custom_params": {**custom, "hive": {**(custom.get("hive") or {}), **tag}}}
 
 
 def _annotate(meta_info: dict[str, Any], tag: dict[str, Any]) -> None:

@@ -31,6 +31,10 @@ CPU_SAMPLER = Change(
     "the sampler that was asked for",
     "`_handle_cpu_backends` sets `sampling_backend` only where no flag did, as it does with `attention_backend`.",
 )
+SECRETS = Change(
+    "secrets stay secret",
+    "`ServerArgs` shows no keys and passwords in its `repr`, and `/server_info` none.",
+)
 HTTP_PLUGINS = Change(
     "HTTP for plugins",
     "Plugins are given the app before it serves, in every HTTP worker, to add routes and middleware.",

@@ -94,7 +94,7 @@ GENERATE: list[dict[str, Any]] = [
     {"input_embeds": [[0.5, 1], [0.25, 0.5]]},
     {"input_embeds": [[[0.5]], [[0.25]]], "rid": ["a", "b"]},
     {"text": ["a", "b"], "lora_path": ["x", None], "extra_key": "k"},
-    {"text": "", "image_data": "x"},
+    {"text": "", "image_data": "data:,x"},
     {"text": "hi", "a_field_of_another_version": {"anything": [1]}},
 ]
 OPENAI: dict[str, Any] = {

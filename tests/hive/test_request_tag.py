@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hive.request_tag import RequestError, RequestTag, merge, shown, tag_from_headers
+from hive.request_tag import RequestError, RequestTag, shown, tag_from_headers
 
 FULL: dict[str, Any] = {
     "agent": "solver",
@@ -113,13 +113,6 @@ def test_headers_mirror_the_body() -> None:
 def test_a_bad_header_is_refused_by_name(headers: list[tuple[bytes, bytes]], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         tag_from_headers(headers)
-
-
-def test_headers_win_field_by_field() -> None:
-    body = RequestTag.parse({"agent": "body", "session": "s", "sample": 1})
-    header = RequestTag.parse({"agent": "header", "sample": 0})
-    assert merge(body, header).to_dict() == {"agent": "header", "session": "s", "sample": 0}
-    assert merge(body, RequestTag()) == body
 
 
 @given(JSON)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 
 import pytest
 
@@ -46,6 +48,9 @@ def test_the_logits_cache_can_be_switched_off() -> None:
             ["--hive-collaborative-weight", "-0.1"],
             "--hive-collaborative-weight must be from 0 to 1, got -0.1",
         ),
+        (["--hive-max-body-bytes", "1"], "--hive-max-body-bytes must be at least 1024, got 1"),
+        (["--hive-allow-origins", "example.org"], "--hive-allow-origins must have origins such as https://"),
+        (["--hive-allow-origins", "https://a.org,https://b.org/"], "got 'https://b.org/'"),
         (["--hive-eviction", "density", "--radix-eviction-policy", "lfu"], "give one of them"),
         (["--radix-eviction-policy=lfu", "--hive-eviction=lru"], "give one of them"),
         (["--hive-roles", "--model-path", "m"], "leave out --model-path"),
@@ -121,3 +126,18 @@ def test_cpu_defaults_give_way_to_what_was_asked_for() -> None:
     assert "--max-total-tokens" not in flags
     assert "--device" not in flags
     assert flags[flags.index("--attention-backend") + 1] == "torch_native"
+
+
+def test_origins_are_a_list() -> None:
+    assert split_args([])[0].origins == frozenset()
+    args = split_args(["--hive-allow-origins", "https://a.org, http://10.0.0.5:8080,null"])[0]
+    assert args.origins == {"https://a.org", "http://10.0.0.5:8080", "null"}
+    assert split_args(["--hive-allow-origins", "*"])[0].origins == {"*"}
+
+
+def test_a_plain_install_says_what_to_install() -> None:
+    lacking = ("numpy", "torch", "sglang", "msgspec", "zmq", "orjson", "prometheus_client", "platformdirs")
+    program = f"import sys; sys.modules.update(dict.fromkeys({lacking})); import hive.launch_server as s; s.main([])"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert ended.stderr == "hive: SGLang is not installed. Run: uv pip install 'hive[server]'\n"

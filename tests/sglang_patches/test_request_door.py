@@ -17,11 +17,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Mount, Route
 
+from hive.access import Access
 from hive.request_checks import Limits
-from hive.request_tag import RequestError
+from hive.request_tag import RequestError, header_tag
 from sglang_patches.request_door import RequestDoor, install
+from sglang_patches.routes import PICKLED
 
-LIMITS = Limits(vocab_size=100, context_length=64, max_header_bytes=2048, max_body_bytes=10_000)
+LIMITS = Limits(
+    vocab_size=100, context_length=64, max_header_bytes=2048, max_body_bytes=10_000, max_control_bytes=100
+)
+OTHERS = ("/v1/messages", "/hive/agents", "/update_weights_from_tensor")
 PATHS = ("/generate", "/v1/completions", "/v1/chat/completions")
 BODIES: dict[str, dict[str, Any]] = {
     "/generate": {"text": "hi"},
@@ -34,7 +39,8 @@ async def echo(request: Request) -> JSONResponse:
     """What the endpoint behind the door got."""
     raw = await request.body()
     length = request.headers.get("content-length")
-    return JSONResponse({"raw": raw.decode("latin-1"), "length": length, "size": len(raw)})
+    tag = header_tag.get().to_dict()
+    return JSONResponse({"raw": raw.decode("latin-1"), "length": length, "size": len(raw), "tag": tag})
 
 
 async def stream(_: Request) -> StreamingResponse:
@@ -46,20 +52,32 @@ async def stream(_: Request) -> StreamingResponse:
     return StreamingResponse(parts())
 
 
+async def late_tag(_: Request) -> StreamingResponse:
+    async def parts() -> AsyncIterator[bytes]:
+        await asyncio.sleep(0)
+        yield orjson.dumps(header_tag.get().to_dict())
+
+    return StreamingResponse(parts())
+
+
 async def refuse(_: Request) -> None:
     raise RequestError("field", "must be better")
 
 
-def application() -> Starlette:
-    routes = [Route(path, echo, methods=["GET", "POST", "PUT"]) for path in (*PATHS, "/other")]
-    routes += [Route("/stream", stream, methods=["POST"]), Route("/refuse", refuse, methods=["POST"])]
+def application(access: Access = Access()) -> Starlette:  # noqa: B008
+    routes = [Route(path, echo, methods=["GET", "POST", "PUT"]) for path in (*PATHS, *OTHERS)]
+    routes += [
+        Route("/v1/score", stream, methods=["POST"]),
+        Route("/v1/rerank", refuse, methods=["POST"]),
+        Route("/v1/responses", late_tag, methods=["POST"]),
+    ]
     app = Starlette(routes=routes)
-    install(app, LIMITS)
+    install(app, LIMITS, access)
     return app
 
 
 def client_of(app: Any) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://door")
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
 
 
 @pytest.fixture
@@ -86,37 +104,22 @@ async def test_an_untagged_request_passes_byte_for_byte(client: httpx.AsyncClien
     assert answer.json()["raw"].encode("latin-1") == raw
 
 
-async def test_headers_are_written_into_sampling_params(client: httpx.AsyncClient) -> None:
-    body = {
-        "text": "hi",
-        "sampling_params": {"top_k": 3, "custom_params": {"a": 1, "hive": {"agent": "b", "state": "s"}}},
-    }
-    got = await received(client, "/generate", body, agent="h", sample="2")
-    assert got["sampling_params"] == {
-        "top_k": 3,
-        "custom_params": {"a": 1, "hive": {"agent": "h", "state": "s", "sample": 2}},
-    }
+@pytest.mark.parametrize("path", [*PATHS, "/v1/messages"])
+async def test_the_tag_of_the_headers_is_left_for_what_the_request_asks(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    headers = {"x-hive-agent": "h", "x-hive-sample": "2"}
+    answer = await client.post(path, json=BODIES.get(path, {}), headers=headers)
+    assert answer.json()["tag"] == {"agent": "h", "sample": 2}
+    assert (await client.post(path, json=BODIES.get(path, {}))).json()["tag"] == {}
 
 
-@pytest.mark.parametrize("params", [None, {}, {"custom_params": None}, {"custom_params": {"hive": None}}])
-async def test_headers_need_no_custom_params(client: httpx.AsyncClient, params: Any) -> None:
-    got = await received(client, "/generate", {"text": "hi", "sampling_params": params}, agent="h")
-    assert got["sampling_params"]["custom_params"]["hive"] == {"agent": "h"}
-
-
-async def test_headers_tag_every_prompt_of_a_batch(client: httpx.AsyncClient) -> None:
-    params = [{"custom_params": {"hive": {"sample": index}}} for index in range(2)]
-    got = await received(client, "/generate", {"text": ["a", "b"], "sampling_params": params}, session="s")
-    assert [item["custom_params"]["hive"] for item in got["sampling_params"]] == [
-        {"sample": 0, "session": "s"},
-        {"sample": 1, "session": "s"},
-    ]
-
-
-@pytest.mark.parametrize("path", PATHS[1:])
-async def test_headers_are_written_beside_openais_fields(client: httpx.AsyncClient, path: str) -> None:
-    got = await received(client, path, BODIES[path], agent="h")
-    assert got["custom_params"] == {"hive": {"agent": "h"}}
+async def test_the_tag_is_there_for_streams(client: httpx.AsyncClient) -> None:
+    agents = [f"a{number}" for number in range(20)]
+    answers = await asyncio.gather(
+        *(client.post("/v1/responses", headers={"x-hive-agent": agent}) for agent in agents)
+    )
+    assert [answer.json() for answer in answers] == [{"agent": agent} for agent in agents]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +184,9 @@ async def test_a_bad_header_is_answered_with_400(
     assert answer.json()["error"]["param"] == param
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", "/other"), ("POST", "/generate"), ("GET", "/nowhere")])
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/v1/messages"), ("POST", "/generate"), ("GET", "/nowhere")]
+)
 async def test_large_headers_are_refused_everywhere(
     client: httpx.AsyncClient, method: str, path: str
 ) -> None:
@@ -190,13 +195,28 @@ async def test_large_headers_are_refused_everywhere(
     assert answer.json()["error"]["message"] == "headers must be at most 2048 bytes together"
 
 
-async def test_a_large_body_is_refused(client: httpx.AsyncClient) -> None:
-    answer = await client.post("/generate", json={"text": "x" * 10_000})
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
+@pytest.mark.parametrize(
+    ("path", "limit"), [("/generate", 10_000), ("/v1/messages", 10_000), ("/hive/agents", 100)]
+)
+async def test_a_large_body_is_refused_everywhere(
+    client: httpx.AsyncClient, path: str, limit: int, method: str
+) -> None:
+    answer = await client.request(method, path, content=b"x" * (limit + 1))
     assert answer.status_code == 413
+    assert answer.json()["error"]["message"] == f"body must be at most {limit} bytes"
+
+
+async def test_a_body_of_unknown_length_is_refused_when_it_is_too_large(client: httpx.AsyncClient) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b"x" * 1000
+
+    assert (await client.post("/v1/messages", content=parts())).status_code == 413
 
 
 async def test_an_endpoint_may_refuse_in_the_same_form(client: httpx.AsyncClient) -> None:
-    answer = await client.post("/refuse")
+    answer = await client.post("/v1/rerank")
     assert answer.status_code == 400
     assert answer.json()["error"] == {
         "message": "field must be better",
@@ -207,18 +227,96 @@ async def test_an_endpoint_may_refuse_in_the_same_form(client: httpx.AsyncClient
 
 
 async def test_other_endpoints_pass_untouched(client: httpx.AsyncClient) -> None:
-    content = b"x" * 20_000
-    answer = await client.post("/other", content=content, headers={"x-hive-agents": "a"})
-    assert answer.json()["size"] == 20_000
+    content = b"x" * 9000
+    answer = await client.post("/v1/messages", content=content)
+    assert answer.json()["size"] == 9000
     assert (await client.get("/generate")).status_code == 200
-    assert (await client.post("/stream")).text == "one two three"
+    assert (await client.post("/v1/score")).text == "one two three"
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/generate/more", "/v1", "/hive", "/GENERATE"])
+async def test_a_route_that_the_door_does_not_know_is_not_served(path: str) -> None:
+    async with client_of(RequestDoor(_unreachable, LIMITS, Access())) as client:
+        answer = await client.post(path, json={})
+        assert answer.status_code == 404
+        assert "one that the server has" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/generate%0a", "/generate%00", "/hive/agents%7f"])
+async def test_a_path_has_no_control_characters(client: httpx.AsyncClient, path: str) -> None:
+    # Starlette serves /generate under the first of these, too.
+    answer = await client.post(path, json={"text": "hi"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "path"
+
+
+async def test_a_path_with_a_slash_behind_it_is_checked_alike(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/generate/", json={"text": 5})
+    assert answer.status_code == 400
+
+
+@pytest.mark.parametrize("path", sorted(PICKLED))
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
+async def test_no_pickle_comes_in(path: str, method: str) -> None:
+    async with client_of(RequestDoor(_unreachable, LIMITS, Access())) as client:
+        for spelled in (path, f"{path}/"):
+            answer = await client.request(method, spelled, content=b"\x80\x04.")
+            assert answer.status_code == 403
+            assert "--hive-allow-pickle-routes" in answer.json()["error"]["message"]
+
+
+async def test_pickle_comes_in_where_the_operator_says_so() -> None:
+    async with client_of(application(Access(pickle_routes=True))) as client:
+        answer = await client.post("/update_weights_from_tensor", content=b"x")
+        assert answer.json()["size"] == 1
+
+
+@pytest.mark.parametrize("path", ["/server_info", "/get_server_info", "/server_info/"])
+async def test_no_keys_are_shown(path: str) -> None:
+    shown = {
+        "api_key": "k1",
+        "port": 1,
+        "states": [{"admin_api_key": "k2", "api_key": None}],
+        "n": {"a": 1.5},
+    }
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        await JSONResponse(shown)(scope, receive, send)
+
+    async with client_of(RequestDoor(endpoint, LIMITS, Access())) as client:
+        answer = await client.get(path)
+    assert answer.json() == {
+        "api_key": "***",
+        "port": 1,
+        "states": [{"admin_api_key": "***", "api_key": None}],
+        "n": {"a": 1.5},
+    }
+    assert int(answer.headers["content-length"]) == len(answer.content)
+
+
+async def test_errors_of_such_routes_pass() -> None:
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        await PlainTextResponse("not now", 503)(scope, receive, send)
+
+    async with client_of(RequestDoor(endpoint, LIMITS, Access())) as client:
+        assert (await client.get("/server_info")).text == "not now"
+
+
+async def test_web_pages_of_others_are_refused(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/generate", json={"text": "hi"}, headers={"origin": "https://evil.example"})
+    assert answer.status_code == 403
+    assert answer.json()["error"]["param"] == "origin"
+
+
+async def _unreachable(*_: Any) -> None:
+    raise AssertionError("a refused request came through")
 
 
 async def test_the_path_is_read_behind_a_proxy() -> None:
     app = Starlette(routes=[Mount("/api", routes=[Route("/generate", echo, methods=["POST"])])])
 
     async def behind_proxy(scope: Any, receive: Any, send: Any) -> None:
-        await RequestDoor(app, LIMITS)({**scope, "root_path": "/api"}, receive, send)
+        await RequestDoor(app, LIMITS, Access())({**scope, "root_path": "/api"}, receive, send)
 
     async with client_of(behind_proxy) as client:
         assert (await client.post("/api/generate", json={})).status_code == 400
@@ -243,14 +341,14 @@ async def test_a_key_is_checked_before_the_body_is_read() -> None:
         answer = await client.post(
             "/generate", json={"text": "hi"}, headers={"authorization": "Bearer right", "x-hive-agent": "a"}
         )
-        assert b"hive" in answer.content
+        assert answer.json()["tag"] == {"agent": "a"}
 
 
 def test_a_serving_app_takes_no_door() -> None:
     app = application()
     app.middleware_stack = app.build_middleware_stack()
     with pytest.raises(RuntimeError, match="before the app serves"):
-        install(app, LIMITS)
+        install(app, LIMITS, Access())
 
 
 class Wire:
@@ -282,7 +380,7 @@ async def test_the_endpoint_sees_the_client_go_away_after_the_body() -> None:
         {"type": "http.request", "body": b'xt": "hi"}', "more_body": False},
         {"type": "http.disconnect"},
     )
-    await RequestDoor(endpoint, LIMITS)(scope(), wire.receive, wire.send)
+    await RequestDoor(endpoint, LIMITS, Access())(scope(), wire.receive, wire.send)
     assert seen == [
         {"type": "http.request", "body": b'{"text": "hi"}', "more_body": False},
         {"type": "http.disconnect"},
@@ -294,7 +392,7 @@ async def test_a_client_that_leaves_while_sending_reaches_no_endpoint() -> None:
         raise AssertionError("half a request came through")
 
     wire = Wire({"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"})
-    await RequestDoor(endpoint, LIMITS)(scope(), wire.receive, wire.send)
+    await RequestDoor(endpoint, LIMITS, Access())(scope(), wire.receive, wire.send)
     assert wire.sent == []
 
 
@@ -303,29 +401,57 @@ async def test_a_large_body_is_refused_before_all_of_it_is_read() -> None:
         raise AssertionError("a large body came through")
 
     wire = Wire(*({"type": "http.request", "body": b"x" * 6000, "more_body": True} for _ in range(9)))
-    await RequestDoor(endpoint, LIMITS)(scope(), wire.receive, wire.send)
+    await RequestDoor(endpoint, LIMITS, Access())(scope(), wire.receive, wire.send)
     assert wire.sent[0]["status"] == 413
     assert len(wire.messages) == 7
 
 
-async def test_other_protocols_pass() -> None:
+async def test_the_life_of_the_app_passes() -> None:
     seen: list[str] = []
 
     async def endpoint(scope: Any, _receive: Any, _send: Any) -> None:
         seen.append(scope["type"])
 
-    door = RequestDoor(endpoint, LIMITS)
-    for kind in ("lifespan", "websocket"):
-        wire = Wire()
-        await door({"type": kind}, wire.receive, wire.send)
-    assert seen == ["lifespan", "websocket"]
+    wire = Wire()
+    await RequestDoor(endpoint, LIMITS, Access())({"type": "lifespan"}, wire.receive, wire.send)
+    assert seen == ["lifespan"]
+
+
+@pytest.mark.parametrize(
+    ("path", "access", "headers", "passes"),
+    [
+        ("/v1/realtime", Access(), {}, True),
+        ("/v1/realtime", Access(), {"origin": "https://evil.example"}, False),
+        ("/v1/realtime", Access(api_key="k"), {}, False),
+        ("/v1/realtime", Access(api_key="k"), {"authorization": "Bearer x"}, False),
+        ("/v1/realtime", Access(api_key="k"), {"authorization": "Bearer k"}, True),
+        ("/v1/realtime", Access(api_key="k", admin_api_key="a"), {"authorization": "bearer a"}, True),
+        ("/v1/realtime", Access(admin_api_key="a"), {}, True),
+        ("/v1/realtime", Access(), {"x-hive-agents": "a"}, False),
+        ("/elsewhere", Access(), {}, False),
+    ],
+)
+async def test_websockets_need_what_requests_need(
+    path: str, access: Access, headers: dict[str, str], passes: bool
+) -> None:
+    seen: list[str] = []
+
+    async def endpoint(scope: Any, _receive: Any, _send: Any) -> None:
+        seen.append(scope["type"])
+
+    wire = Wire({"type": "websocket.connect"})
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    handshake = {"type": "websocket", "path": path, "headers": raw}
+    await RequestDoor(endpoint, LIMITS, access)(handshake, wire.receive, wire.send)
+    assert seen == (["websocket"] if passes else [])
+    assert [message["type"] for message in wire.sent] == ([] if passes else ["websocket.close"])
 
 
 async def test_an_untagged_small_request_costs_little() -> None:
     async def endpoint(_scope: Any, receive: Any, _send: Any) -> None:
         await receive()
 
-    door = RequestDoor(endpoint, LIMITS)
+    door = RequestDoor(endpoint, LIMITS, Access())
     body = orjson.dumps({"text": "x" * 2000, "sampling_params": {"temperature": 0.7, "max_new_tokens": 64}})
     rounds = 500
     started = time.perf_counter()
@@ -343,7 +469,7 @@ async def test_an_id_is_one_requests_until_it_is_over_with_all_that_follows() ->
         return JSONResponse({}, background=BackgroundTask(go_on.wait))
 
     app = Starlette(routes=[Route("/generate", slow, methods=["POST"])])
-    install(app, LIMITS)
+    install(app, LIMITS, Access())
     body = {"text": "hi", "rid": "one"}
     async with client_of(app) as client:
         first = asyncio.create_task(client.post("/generate", json=body))

@@ -1,0 +1,57 @@
+"""Requests on their way to the engine: the tag of the headers is theirs, whatever their bodies say."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hive.request_checks import Limits
+from hive.request_tag import RequestTag, header_tag
+from sglang_patches.tokenizer_manager import around_generate_request
+
+MANAGER = SimpleNamespace(hive_limits=Limits(vocab_size=100, context_length=64))
+
+
+async def sent(params: Any, tag: dict[str, Any], **fields: Any) -> Any:
+    """The sampling parameters that SGLang got."""
+    obj = SimpleNamespace(**{"text": "hi", "top_logprobs_num": None, "sampling_params": params, **fields})
+
+    async def original(_manager: Any, obj: Any, _request: Any) -> AsyncIterator[Any]:
+        yield obj.sampling_params
+
+    token = header_tag.set(RequestTag.parse(tag))
+    try:
+        return await anext(aiter(around_generate_request(original, MANAGER, obj)))
+    finally:
+        header_tag.reset(token)
+
+
+async def test_headers_win_field_by_field() -> None:
+    params = {"top_k": 3, "custom_params": {"a": 1, "hive": {"agent": "b", "state": "s", "sample": 1}}}
+    assert await sent(params, {"agent": "h", "sample": 0}) == {
+        "top_k": 3,
+        "custom_params": {"a": 1, "hive": {"agent": "h", "state": "s", "sample": 0}},
+    }
+    assert params["custom_params"]["hive"]["agent"] == "b"
+
+
+@pytest.mark.parametrize("params", [None, {}, {"custom_params": None}, {"custom_params": {"hive": None}}])
+async def test_headers_need_no_custom_params(params: Any) -> None:
+    assert (await sent(params, {"agent": "h"}))["custom_params"]["hive"] == {"agent": "h"}
+    assert await sent(params, {}) is params
+
+
+async def test_headers_tag_every_prompt_of_a_batch() -> None:
+    params = [{"custom_params": {"hive": {"sample": index}}} for index in range(2)]
+    got = await sent(params, {"session": "s"}, text=["a", "b"])
+    assert [item["custom_params"]["hive"] for item in got] == [
+        {"sample": 0, "session": "s"},
+        {"sample": 1, "session": "s"},
+    ]
+
+
+async def test_requests_for_embeddings_are_tagged_alike() -> None:
+    assert (await sent(None, {"tenant": "t"}, input_ids=None))["custom_params"]["hive"] == {"tenant": "t"}
