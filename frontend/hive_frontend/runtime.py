@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
+from hive_frontend import telemetry
 from hive_frontend.agent import Agent
 from hive_frontend.budget import Budget
 from hive_frontend.client.base import Client
@@ -99,8 +100,19 @@ async def arun(
                 }
             )
         search = Run(agent, session, chosen, listeners, max_concurrency)
-        async with session:
-            await search.search(arguments)
+        with telemetry.span(
+            "run", agent.name, session=session.id, seed=str(session.seed), supervisor=type(chosen).__name__
+        ) as span:
+            async with session:
+                await search.search(arguments)
+            totals = session.totals
+            span.note(
+                results=len(search.results),
+                states_fired=search.fired,
+                requests=totals.requests,
+                tokens_generated=totals.tokens_generated,
+                tokens_replayed=totals.tokens_replayed,
+            )
     return RunResult(
         results=tuple(Result(state.value, state.score, state.id) for state in search.results),
         totals=session.totals,

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from hive_frontend import process
+from hive_frontend import process, telemetry
 from hive_frontend.compiler import Thrown, Yield
 from hive_frontend.errors import BranchFailed, BudgetExceeded, SupervisorError
 from hive_frontend.identity import Path
@@ -74,6 +74,7 @@ class Search:
         self._call: asyncio.Future[None] | None = None
         self._scope = Scope(run.session)
         """What all stretches of the agent's code run in, one after the other."""
+        self._traced = telemetry.active()
         run.session.check_code(agent.name, agent.program.code_hash)
 
     def start(self, root: Path, code: Callable[[], Waiting | Ended], score: float | None = None) -> State:
@@ -93,6 +94,13 @@ class Search:
 
         However it ends, nothing of the search is under way afterwards.
         """
+        with telemetry.span(
+            "search", self.agent.name, supervisor=type(self._supervisor).__name__, state=first.id
+        ) as span:
+            await self._explore(first)
+            span.note(finals=len(self.finals), dead=len(self.dead))
+
+    async def _explore(self, first: State) -> None:
         token = enter(self._scope)
         try:
             self._supervisor.init([first])
@@ -249,15 +257,26 @@ class Search:
         """The answer of an operation that need not be waited for, or `NOT_NOW`."""
         try:
             known = self._run.session.recall_error(firing.transition)
-            return firing.operation.perform_now(firing.transition) if known is None else Thrown(known)
+            if known is not None:
+                return Thrown(known)
+            # A step that is traced has a task of its own, in which its span is the current one.
+            return NOT_NOW if self._traced else firing.operation.perform_now(firing.transition)
         except (Exception, BranchFailed) as error:
             if self._run.ends(error):
                 raise
             return Thrown(error)
 
     async def _perform(self, firing: _Firing) -> None:
+        transition = firing.transition
         try:
-            firing.answer = await firing.operation.perform(firing.transition)
+            with telemetry.span(
+                "step",
+                firing.state.name,
+                agent=self.agent.name,
+                state=transition.state,
+                firing=transition.firing,
+            ):
+                firing.answer = await firing.operation.perform(transition)
         except (Exception, BranchFailed) as error:
             if self._run.ends(error):
                 raise

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from hive_frontend import telemetry
 from hive_frontend.budget import Budget, Meter
 from hive_frontend.call import Gen
 from hive_frontend.client.base import Client, Completion, OnText, Request
@@ -205,7 +206,23 @@ class Session:
         if registration is not None and not registration.done():
             # Shielded: a cancelled branch must not take away the registration that others wait for.
             await asyncio.shield(registration)
-        return await client.complete(self._request(call, transition), self._listener(call, transition, agent))
+        request = self._request(call, transition)
+        with telemetry.span(
+            "request",
+            request.name or agent,
+            agent=agent,
+            session=self.id,
+            state=request.state,
+            sample=request.sample,
+            model=request.model,
+        ) as span:
+            done = await client.complete(request, self._listener(call, transition, agent))
+            span.note(
+                tokens_generated=done.tokens_generated,
+                tokens_replayed=done.tokens_replayed,
+                finish_reason=done.finish_reason,
+            )
+        return done
 
     def call_now(self, call: Gen, transition: Transition) -> Reply | None:
         """The model's answer if nothing has to be waited for; None and no effect otherwise."""

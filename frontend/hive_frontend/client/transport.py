@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import httpx
 import tenacity
 
+from hive_frontend import telemetry
 from hive_frontend.client.guard import check_allowed
 from hive_frontend.errors import ModelError
 
@@ -76,7 +77,9 @@ class Transport:
         """The server's answer; None for a route that it does not have, if that may be."""
 
         async def attempt() -> httpx.Response:
-            response = await self.connection().http.request(method, path, json=body)
+            response = await self.connection().http.request(
+                method, path, json=body, headers=telemetry.headers()
+            )
             if response.status_code in _TRANSIENT_STATUS:
                 raise _TransientStatus(response)
             return response
@@ -101,7 +104,9 @@ class Transport:
 
         async def attempt() -> httpx.Response:
             nonlocal begun
-            async with self.connection().http.stream("POST", path, json=body) as response:
+            async with self.connection().http.stream(
+                "POST", path, json=body, headers=telemetry.headers()
+            ) as response:
                 if response.is_error:
                     await response.aread()
                     if response.status_code in _TRANSIENT_STATUS:
