@@ -51,8 +51,10 @@ class ServerProcess:
         *,
         module: str = "hive.launch_server",
         environment: Mapping[str, str] | None = None,
+        port: int | None = None,
     ) -> None:
-        self.port = free_port()
+        """``port`` is that of a server that has gone, for one that takes its place; otherwise a free one."""
+        self.port = free_port() if port is None else port
         self.url = f"http://127.0.0.1:{self.port}"
         self.log_path = log_path
         command = [sys.executable, "-m", module, "--host", "127.0.0.1", "--port", str(self.port), *flags]

@@ -122,7 +122,9 @@ def router(tokenizer_manager: Any) -> APIRouter:
 
     async def check() -> dict[str, Any]:
         """Look through the caches' books: takes about a second for each million of states, and nothing runs then."""
-        return {"problems": [problem for part in await control("check") for problem in part["problems"]]}
+        parts = await control("check")
+        problems = [problem for part in parts for problem in part["problems"]]
+        return {"idle": all(part["idle"] for part in parts), "problems": problems}
 
     routes.post("/check")(auth_level(AuthLevel.ADMIN_OPTIONAL)(check))
 

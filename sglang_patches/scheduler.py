@@ -354,7 +354,8 @@ def around_handle_dumper_control(
         return
     operation = recv_req.method.removeprefix(CONTROL_PREFIX)
     if operation == "check":
-        answer: dict[str, Any] = {"problems": _problems(self)}
+        idle = self.is_fully_idle()
+        answer: dict[str, Any] = {"idle": idle, "problems": _problems(self.hive, idle)}
     else:
         answer = _control(self.hive, operation, recv_req.body)
     self.ipc_channels.send_to_tokenizer.send_output(
@@ -381,9 +382,8 @@ def _control(state: SchedulerState, operation: str, body: dict[str, Any]) -> dic
     return state.summary()
 
 
-def _problems(scheduler: Scheduler) -> list[str]:
-    """What is wrong with the books of the caches, and what requests that are over have left behind."""
-    state: SchedulerState = scheduler.hive
+def _problems(state: SchedulerState, idle: bool) -> list[str]:
+    """What is wrong with the books of the caches; and if nothing runs, what requests have left behind."""
     found = []
     for part in (state.cache, state.tree):
         try:
@@ -391,7 +391,7 @@ def _problems(scheduler: Scheduler) -> list[str]:
                 part.check_integrity()
         except AssertionError as error:
             found.append(f"{type(part).__name__}: {error}")
-    if scheduler.is_fully_idle():
+    if idle:
         if state.drawing:
             found.append(f"{len(state.drawing)} distinct samples are being drawn, though nothing runs")
         if state.cache is not None and len(state.cache.in_flight):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tenacity
 from hive_frontend import HttpClient, ModelError, Session, TreeOfThoughts, agent, arun, gen, run
-from hive_frontend.client import CallTimeout, Completion, Request, Sampling, sample_seed
+from hive_frontend.client import CallTimeout, Completion, Request, Sampling, sample_seed, transport
 from hive_frontend.client.prompts import Prompt, PromptCache
 from hive_frontend.client.streamed import StreamedText
 from hive_frontend.dialogue import Message
@@ -351,6 +351,49 @@ async def test_lost_connections_are_tried_again() -> None:
     async with Session(HttpClient(url, attempts=2)):
         with pytest.raises(ModelError, match=r"POST http://127.0.0.1:\d+/hive/agents: .*connection"):
             await gen("q")
+
+
+async def test_a_server_that_is_restarted_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, alive = asyncio.Event(), True
+    monkeypatch.setattr(transport._log, "warning", lambda *_words: said.set())
+
+    def answer(request: Received) -> Any:
+        if not alive:
+            raise ConnectionError
+        return chat(request)
+
+    async with Server({**SGLANG, "POST /v1/chat/completions": answer}) as server:
+        async with Session(HttpClient(server.url, attempts=2)):
+            assert await gen("q") == "hello"
+            alive = False
+            server._server.close()
+            async with asyncio.TaskGroup() as group:
+                waiting = group.create_task(ask_again())
+                await said.wait()
+                assert not waiting.done()
+                alive = True
+                port = int(server.url.rpartition(":")[2])
+                again = await asyncio.start_server(server._serve, "127.0.0.1", port)
+            assert waiting.result() == "hello"
+            again.close()
+        assert len(server.asked("/v1/chat/completions")) == 3, "one of them was lost with the server"
+
+
+async def ask_again() -> str:
+    return str(await gen("q"))
+
+
+async def test_the_wait_for_a_server_ends_with_the_time_of_the_call() -> None:
+    async with Server(HIVE | SGLANG) as server:
+        client = HttpClient(server.url, attempts=2, timeout_s=0.5)
+        await client.complete(ask("q"))
+        await client.aclose()  # a connection would outlive the server
+    with pytest.raises(CallTimeout, match=r"no answer within 0.5 s"):
+        await client.complete(ask("p"))
+    # Nobody waits to end a session.
+    with pytest.raises(ModelError, match=r"/hive/sessions/s: .*connection"):
+        await client.end_session("s")
+    await client.aclose()
 
 
 @pytest.mark.parametrize(

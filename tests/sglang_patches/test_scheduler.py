@@ -314,6 +314,21 @@ def test_an_abort_is_of_one_request_and_not_of_those_whose_ids_begin_alike() -> 
     assert scheduler.aborted == ["1", "12"]
 
 
+def test_a_check_names_broken_books_and_what_was_left_behind() -> None:
+    cache = LogitsCache(1000)
+    scheduler = Scheduler(cache=cache)
+    assert hooks._problems(scheduler.hive, True) == []
+    scheduler.hive.drawing.append(Request("0"))  # type: ignore[arg-type]
+    cache.in_flight.add(b"state")
+    assert hooks._problems(scheduler.hive, False) == []
+    cache.trie.nbytes = 5
+    assert hooks._problems(scheduler.hive, True) == [
+        "LogitsCache: bytes",
+        "1 distinct samples are being drawn, though nothing runs",
+        "1 rows are being computed, though nothing runs",
+    ]
+
+
 def test_a_request_that_was_seen_off_is_not_seen_off_again() -> None:
     scheduler = Scheduler(limit=0)
     req, other = Request("0"), Request("1")

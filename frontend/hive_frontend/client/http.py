@@ -51,9 +51,12 @@ class HttpClient(Client):
     `model` is the name of the model, or of a LoRA adapter, at the server (by default the first model that it
     lists). `timeout_s` bounds one call, its attempts and the pauses between them together. Transport errors and the
     statuses 502, 503 and 504 are tried `attempts` times in all, with back-off; anything else is tried once, and so
-    is a stream of which a piece has come. `replay="off"` asks a Hive server to decode every token anew;
-    `replay="distinct"` to draw without replacement: within a session no two answers to the same prompt, under the same
-    settings, are made of the same tokens, until all are used up.
+    is a stream of which a piece has come. A server that has answered before, and takes no connections now, is being
+    restarted: it is waited for until `timeout_s`.
+
+    `replay="off"` asks a Hive server to decode every token anew; `replay="distinct"` to draw without replacement:
+    within a session no two answers to the same prompt, under the same settings, are made of the same tokens, until all
+    are used up.
     """
 
     def __init__(
@@ -127,17 +130,18 @@ class HttpClient(Client):
     async def end_session(self, session: str) -> None:
         self._prompts.forget(session)
         if self._is_hive:
-            await self._ask("DELETE", f"/hive/sessions/{session}", None)
+            # A server that was restarted meanwhile does not know the session.
+            await self._ask("DELETE", f"/hive/sessions/{session}", None, may_wait=False)
 
     async def aclose(self) -> None:
         await self._transport.aclose()
 
-    async def _ask(self, method: str, path: str, body: Json | None) -> Json | None:
+    async def _ask(self, method: str, path: str, body: Json | None, *, may_wait: bool = True) -> Json | None:
         """A small request beside the calls; None for a missing route."""
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 return await self._transport.send(
-                    method, path, body, attempts=self._attempts, missing_ok=True
+                    method, path, body, attempts=self._attempts, missing_ok=True, may_wait=may_wait
                 )
         except TimeoutError:
             if not limit.expired():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +21,10 @@ _TRANSIENT_STATUS = frozenset({502, 503, 504})
 _MISSING_STATUS = frozenset({404, 405})
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _CONNECT_S = 10.0
+_SAID_AT = 4
+"""The attempt at which a wait for a server is worth a word."""
+
+_log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
@@ -36,6 +41,11 @@ def _is_transient(error: BaseException) -> bool:
     if isinstance(error, (httpx.UnsupportedProtocol, httpx.LocalProtocolError)):
         return False
     return isinstance(error, (httpx.TransportError, _TransientStatus))
+
+
+def _never_arrived(error: BaseException | None) -> bool:
+    """Whether the request did not reach a server at all, so that nothing was computed for it."""
+    return isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
 
 
 class Connection:
@@ -55,6 +65,8 @@ _all: WeakSet[Transport] = WeakSet()
 class Transport:
     """Requests to the server at `url`. Errors of the transport are tried again, answers of the server are not.
 
+    A server that has answered before and takes no connections now is being restarted: it is waited for, however many
+    attempts that takes.
     Callers bound the time: there is no timeout here but for making a connection.
     """
 
@@ -69,12 +81,24 @@ class Transport:
         self._use_proxies = parts.hostname not in _LOOPBACK
         # Connections belong to an event loop; one client may serve several run() calls, each with its own.
         self._connections: WeakKeyDictionary[asyncio.AbstractEventLoop, Connection] = WeakKeyDictionary()
+        self._answered = False
+        """Whether the server has answered anything yet."""
         _all.add(self)
 
     async def send(
-        self, method: str, path: str, body: Json | None, *, attempts: int, missing_ok: bool = False
+        self,
+        method: str,
+        path: str,
+        body: Json | None,
+        *,
+        attempts: int,
+        missing_ok: bool = False,
+        may_wait: bool = True,
     ) -> Json | None:
-        """The server's answer; None for a route that it does not have, if that may be."""
+        """The server's answer; None for a route that it does not have, if that may be.
+
+        `may_wait=False` is for what a server that is restarted has no use for.
+        """
 
         async def attempt() -> httpx.Response:
             response = await self.connection().http.request(
@@ -84,7 +108,8 @@ class Transport:
                 raise _TransientStatus(response)
             return response
 
-        response = await self._patiently(attempt, f"{method} {self.url}{path}", attempts, _is_transient)
+        what = f"{method} {self.url}{path}"
+        response = await self._patiently(attempt, what, attempts, _is_transient, may_wait=may_wait)
         return self._read(response, missing_ok)
 
     async def stream(
@@ -169,16 +194,31 @@ class Transport:
         what: str,
         attempts: int,
         may_repeat: Callable[[BaseException], bool],
+        *,
+        may_wait: bool = True,
     ) -> httpx.Response:
         check_allowed(what)
+        left = attempts
+
+        def is_enough(state: tenacity.RetryCallState) -> bool:
+            nonlocal left
+            error = state.outcome.exception() if state.outcome is not None else None
+            if not (may_wait and self._answered and _never_arrived(error)):
+                left -= 1
+            elif state.attempt_number == _SAID_AT:
+                _log.warning("%s: the server takes no connections; waiting for it", what)
+            return left <= 0
+
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(may_repeat),
             wait=tenacity.wait_random_exponential(multiplier=0.4, max=10.0),
-            stop=tenacity.stop_after_attempt(attempts),
+            stop=is_enough,
             reraise=True,
         )
         try:
-            return await retrying(attempt)
+            response: httpx.Response = await retrying(attempt)
+            self._answered = True
+            return response
         except _TransientStatus as error:
             return error.response
         except httpx.HTTPError as error:
