@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOPS = 64
-"""Loops between two looks: less than half a second on a GPU, some three on a CPU.  A look takes 0.1 ms."""
+"""Loops between two looks: less than half a second on a GPU, some three on a CPU.  A look takes 0.3 ms."""
 
 IDLE_LOOPS = 16
 """What a loop counts for in which the scheduler sleeps, for a second at the most."""
