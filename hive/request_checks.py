@@ -36,6 +36,8 @@ class Limits:
     """Images travel in bodies; without a bound one request takes the machine's memory."""
     max_control_bytes: int = 2**16
     """The same for Hive's own routes, whose bodies are small."""
+    unset_params: frozenset[str] = frozenset()
+    """Sampling parameters that the engine's endpoints name though no request may set them."""
     media_files: bool = False
     """Whether requests may name files of the server as images, audio and video."""
     max_n: int = 128
@@ -319,6 +321,8 @@ def _count_embeddings(field: str, value: Any, limits: Limits) -> tuple[int, bool
 
 def _check_sampling_params(field: str, params: Any, limits: Limits) -> None:
     for name, value in _object(field, params).items():
+        if value is None and name in limits.unset_params:
+            continue
         check = _SAMPLING_PARAMS.get(name)
         if check is None:
             raise RequestError(

@@ -19,6 +19,7 @@ from hive.request_checks import Limits
 from hive.request_tag import NAME_PATTERN
 from hive.server_args import HiveServerArgs
 from sglang_patches import events
+from sglang_patches.releases import current
 from sglang_patches.request_door import install
 from sglang_patches.scheduler import CONTROL_PREFIX
 from sglang_patches.serving_chat import render
@@ -58,6 +59,7 @@ def limits_of(tokenizer_manager: Any) -> Limits:
         context_length=config.context_len,
         max_header_bytes=args.max_header_bytes,
         max_body_bytes=args.max_body_bytes,
+        unset_params=current().unset_params,
         media_files=args.allow_media_files,
     )
 

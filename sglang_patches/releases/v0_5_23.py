@@ -37,6 +37,7 @@ class Release0523(Release):
     """The adapter."""
 
     storing = Storing
+    unset_params = frozenset({"watermark"})
 
     def other_caches(self, ctx: TreeCacheBuildContext) -> dict[str, bool]:
         from sglang.srt.hardware_backend.mlx.runtime import use_mlx

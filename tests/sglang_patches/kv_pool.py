@@ -22,38 +22,30 @@ from hive.agents.window import WindowSettings
 from hive.eviction.density import DensitySettings
 from sglang_patches.radix_cache import build_radix_cache, subtree
 from sglang_patches.request_state import RequestState
+from tests.sglang_patches.pool_engine import RequestOfEngine
 
 SLOTS = 64
 LONGEST = 2048
 
 
-class PooledRequest:
+class PooledRequest(RequestOfEngine):  # type: ignore[misc, valid-type]
     """What the caches read of SGLang's requests, under its names."""
 
     def __init__(self, rid: str, prompt: Sequence[int], agent: str | None, session: str | None) -> None:
+        super().__init__()
         self.rid = rid
         self.origin_input_ids = array("q", prompt)
         self.output_ids = array("q")
         self.extra_key: str | None = None
         self.priority = 0
         self.hive = RequestState(agent, session)
-        self.last_node: Any = None
-        self.req_pool_idx: int | None = None
         self.inflight_middle_chunks = 1
-        self.kv_committed_len = 0
-        self.cache_protected_len = 0
-        self.prefix_indices = torch.empty(0, dtype=torch.int64)
-        self.prefilled_to = 0
         self.matched = 0
         """Tokens found when it was last admitted."""
 
     @property
     def tokens(self) -> array[int]:
         return self.origin_input_ids + self.output_ids
-
-    def get_fill_ids(self) -> array[int]:
-        """The tokens up to the end of the present chunk."""
-        return self.tokens[: self.prefilled_to]
 
 
 class HealthCheck(PooledRequest):
@@ -119,7 +111,7 @@ class KvPool:
         """Give a request its KV and prefill it, or the first tokens of it; False where there is no room."""
         tokens = req.tokens
         match = self.match(tokens, req)
-        indices, node = match.device_indices, match.last_device_node
+        indices, node = req.found(self.cache, match), match.last_device_node
         upto = (
             len(tokens) if chunk is None else min(len(tokens), len(indices) + match.host_hit_length + chunk)
         )
@@ -133,7 +125,8 @@ class KvPool:
             self.cache.inc_lock_ref(node)
             self.cache.dec_lock_ref(match.last_device_node)
         assert self.table.alloc([req]) is not None
-        req.last_node, req.prefix_indices = node, indices
+        req.locked(self.cache, node)
+        req.prefix_indices = indices
         req.matched = req.cache_protected_len = req.kv_committed_len = len(indices)
         self.table.write((req.req_pool_idx, slice(0, len(indices))), indices.to(torch.int32))
         assert self.read(indices) == hashes(tokens)[: len(indices)], "a match leads to the KV of other tokens"
@@ -153,7 +146,11 @@ class KvPool:
 
     def resident(self, tokens: Sequence[int]) -> int:
         """How many tokens a request for these and one more would find."""
-        return len(self.match([*tokens, -1]).device_indices)
+        return len(self.found([*tokens, -1]))
+
+    def found(self, tokens: Sequence[int], req: PooledRequest | None = None) -> torch.Tensor:
+        """The slots of what of a prompt is resident."""
+        return PooledRequest.found(self.cache, self.match(tokens, req))
 
     def has_room(self, tokens: int) -> bool:
         """Whether tokens fit in, a page of which may be used in part."""
@@ -165,7 +162,7 @@ class KvPool:
         self._extend(req, upto)
         req.prefilled_to = upto
         whole = upto == len(req.tokens)
-        self.cache.cache_unfinished_req(req, **({} if whole else {"chunked": True}))
+        req.store(self.cache, whole)
         req.inflight_middle_chunks = int(not whole)
 
     def decode(self, req: PooledRequest, token: int) -> None:
@@ -176,7 +173,7 @@ class KvPool:
     def finish(self, req: PooledRequest, insert: bool = True) -> None:
         """Give everything back to the cache; without ``insert`` as when a request is retracted or aborted."""
         self.running.remove(req)
-        self.cache.cache_finished_req(req, is_insert=insert, kv_len_to_handle=req.kv_committed_len)
+        req.release(self.cache, insert)
         self.table.free(req)
         self.agents.left(
             getattr(req, "hive", RequestState(None)).agent,
@@ -188,10 +185,9 @@ class KvPool:
     def retract(self, req: PooledRequest) -> None:
         """Send a running request back to the queue; it can be admitted again."""
         self.running.remove(req)
-        self.cache.cache_finished_req(req, is_insert=False, kv_len_to_handle=req.kv_committed_len)
+        req.release(self.cache, insert=False)
         self.table.free(req)
-        req.last_node, req.prefix_indices = None, torch.empty(0, dtype=torch.int64)
-        req.cache_protected_len = req.kv_committed_len = req.prefilled_to = 0
+        req.forget()
 
     def run(
         self,
@@ -264,7 +260,8 @@ class KvPool:
                 # The rest of a page that is used in part.
                 private += range(row[-1] + 1, row[-1] + 1 + held - req.kv_committed_len)
             owned += private
-        free = torch.cat([self.allocator.free_pages, self.allocator.release_pages]) * self.page
+        pages = (self.allocator.free_pages, self.allocator.release_pages)
+        free = torch.cat([some for some in pages if some is not None]) * self.page
         owned += (free[:, None] + torch.arange(self.page)).flatten().tolist()
         first = self.page  # the page of slot 0 is for padding
         assert sorted(owned) == list(range(first, first + self.size))

@@ -91,7 +91,7 @@ def test_looking_for_a_prefix_is_no_use_of_it() -> None:
     pool.run(text(0, 30), "a")
     waiting = pool.request([*text(0, 20), 5], "b")
     for _ in range(5):
-        assert len(pool.match(waiting.tokens, waiting).device_indices) == 20
+        assert len(pool.found(waiting.tokens, waiting)) == 20
     records = [node.hive for node in subtree(pool.cache.root_node)[1:]]
     assert [(record.agent, record.hits, record.ends, record.used) for record in records] == [
         ("a", 0, 0, 1)
@@ -139,7 +139,7 @@ def test_a_request_that_ends_with_its_prefill_is_counted_as_it_finishes() -> Non
     match = pool.match(req.tokens)
     pool.cache.inc_lock_ref(match.last_device_node)
     pool.table.alloc([req])
-    req.last_node = match.last_device_node
+    req.locked(pool.cache, match.last_device_node)
     pool.running.append(req)
     pool._extend(req, 10)
     pool.finish(req)
@@ -361,8 +361,9 @@ def batch(pool: KvPool, *reqs: PooledRequest) -> None:
         match = pool.match(req.tokens, req)
         pool.cache.inc_lock_ref(match.last_device_node)
         assert pool.table.alloc([req]) is not None
-        indices = match.device_indices
-        req.last_node, req.prefix_indices = match.last_device_node, indices
+        indices = req.found(pool.cache, match)
+        req.locked(pool.cache, match.last_device_node)
+        req.prefix_indices = indices
         req.matched = req.cache_protected_len = req.kv_committed_len = len(indices)
         pool.table.write((req.req_pool_idx, slice(0, len(indices))), indices.to(torch.int32))
         pool.running.append(req)

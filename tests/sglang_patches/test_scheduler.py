@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hive[server]'")
 
 from sglang.srt.disaggregation.utils import DisaggregationMode
+from sglang.srt.managers import schedule_batch
 from sglang.srt.managers import scheduler as upstream
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_LENGTH, ScheduleBatch
 
@@ -24,6 +25,18 @@ from sglang_patches import replay
 from sglang_patches import scheduler as hooks
 from sglang_patches.request_state import SchedulerState
 from tests.sglang_patches.kv_pool import KvPool
+
+
+@pytest.fixture(autouse=True)
+def settings_of_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang 0.5.23 reads them where earlier ones asked the scheduler."""
+    for module, name, values in (
+        (upstream, "get_serving", {"weight_version": "default"}),
+        (upstream, "get_parallel", {"pp_size": 1}),
+        (schedule_batch, "get_schedule", {"retraction_policy": "length"}),
+    ):
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, lambda values=values: SimpleNamespace(**values))
 
 
 class Request:
@@ -38,6 +51,10 @@ class Request:
         self.finished_reason: Any = None
         self.return_logprob = False
         self.kv_committed_len, self.req_pool_idx, self.mamba_pool_idx = 10, 0, None
+        # What SGLang 0.5.23 reads beside that.
+        self.kv = SimpleNamespace(kv_committed_len=10, req_pool_idx=0, holds_kv=True, holds_mamba=False)
+        self.weight_version_events: list[Any] = []
+        self.cache_request_handle = self.session = self.discard_output_reason = self.beam_group = None
         self.sampling_params = SimpleNamespace(
             custom_params={"hive": {"agent": agent, "replay": "off", **tag}},
             sampling_seed=1,
@@ -52,6 +69,9 @@ class Request:
     def finished(self) -> bool:
         return self.finished_reason is not None
 
+    def release_mm_inputs_on_abort(self) -> None:
+        pass
+
 
 class Batch(ScheduleBatch):  # type: ignore[misc]
     """Running requests, and a pool that is full for all but the first ``room`` of them."""
@@ -62,10 +82,11 @@ class Batch(ScheduleBatch):  # type: ignore[misc]
     def check_decode_mem(self, selected_indices: list[int] | None = None) -> bool:
         return len(self.reqs if selected_indices is None else selected_indices) <= self.room
 
-    def release_req(self, idx: int, remaing_req_count: int, server_args: Any) -> None:
+    def release_req(self, idx: int, *_args: Any, **_kwargs: Any) -> bool:
         self.reqs[idx].is_retracted = True
+        return True
 
-    def filter_batch(self, chunked_req_to_exclude: Any = None, keep_indices: Any = None) -> None:
+    def filter_batch(self, keep_indices: Any = None, **_kwargs: Any) -> None:
         if keep_indices is not None:
             self.reqs = [self.reqs[index] for index in keep_indices]
 
@@ -93,13 +114,18 @@ class Scheduler(upstream.Scheduler):  # type: ignore[misc]
         self.forward_ct = 0
         self.server_args = SimpleNamespace(retraction_policy="length", pp_size=1)
         self.token_to_kv_pool_allocator = SimpleNamespace(available_size=lambda: 0)
-        self.tree_cache = SimpleNamespace(req_to_token_pool=None)
+        self.tree_cache = SimpleNamespace(req_to_token_pool=None, finish=lambda *_: None)
         self.new_token_ratio_tracker = SimpleNamespace(current=1.0, decay_step=lambda: None)
         self.metrics_reporter = SimpleNamespace(enable_metrics=False)
         self.running_batch, self.last_batch = Batch(), None
         self.grammar_manager = SimpleNamespace(grammar_queue=[], abort_requests=lambda _message: None)
         self.dllm_config = None
         self.ps = SimpleNamespace(pp_size=1)
+        # What SGLang 0.5.23 reads beside that.
+        self.processed_tokens_counter = 0
+        self.enable_skip_finishing_decode = self.enable_continuous_input_polling = False
+        self.rust_server = self.mm_receiver = self.decode_offload_manager = None
+        self.beam_coordinator = SimpleNamespace(retire_group=lambda _req: None)
 
     def _prefetch_kvcache(self, req: Any) -> None:
         pass
@@ -130,7 +156,7 @@ class Scheduler(upstream.Scheduler):  # type: ignore[misc]
 
     def abort(self, rid: str, *, everybody: bool = False) -> None:
         """What a client that goes away sends."""
-        message = SimpleNamespace(rid=rid, abort_all=everybody)
+        message = SimpleNamespace(rid=rid, abort_all=everybody, abort_message=None, finished_reason=None)
         hooks.around_abort_request(upstream.Scheduler.abort_request, self, message)  # type: ignore[arg-type]
 
     @property
