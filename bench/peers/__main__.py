@@ -54,6 +54,16 @@ from sglang_patches.cpu_platform import needed as on_cpu
 QUICK_MINUTES = 8.0
 REPAIRS_SHARE = 0.5
 """Of the time there is, the part that the repairs and their servers get."""
+FAILURES = (
+    BenchError,
+    EmbeddedModelError,
+    FileNotFoundError,
+    ModelError,
+    ServerDied,
+    ValueError,
+    httpx.HTTPError,
+)
+"""Of servers and of what they serve; anything else is a fault of the bench."""
 RESERVE_S = 20.0
 """Kept back where time is limited: ending takes seconds."""
 
@@ -190,27 +200,26 @@ def main(argv: Sequence[str] | None = None) -> None:
         games_deadline = deadline - REPAIRS_SHARE * (deadline - began)
     model = ""
     pool: int | None = None
+    of_repairs: Sequence[str] = ()
     try:
-        of_repairs: Sequence[str] = ()
         if repairs:
             require_tools()
             if not _kinds(repairs) <= given.keys():
                 pool = options.pool or pool_of_repairs(settings.patches)
                 of_repairs = ("--max-total-tokens", str(pool))
-        for part, flags, until in ((games, (), games_deadline), (repairs, of_repairs, deadline)):
+    except (ToolsMissing, ValueError) as error:
+        raise SystemExit(f"bench: {error}") from None
+    for part, flags, until in ((games, (), games_deadline), (repairs, of_repairs, deadline)):
+        try:
             if part:
                 model = _measure(session, part, given, flags, until, options)
-    except (
-        BenchError,
-        EmbeddedModelError,
-        FileNotFoundError,
-        ModelError,
-        ServerDied,
-        ToolsMissing,
-        ValueError,
-        httpx.HTTPError,
-    ) as error:
-        raise SystemExit(f"bench: {str(error) or repr(error)}") from None
+        except FAILURES as error:
+            reason = str(error) or repr(error)
+            if not session.rows():
+                raise SystemExit(f"bench: {reason}") from None
+            # The end of a server's log is for people; what was measured before is in the report.
+            console.print(reason, highlight=False, markup=False)
+            session.left_out[", ".join(part)] = reason.partition("\n")[0].rstrip(":")
     command = public_command(arguments, "bench.peers")
     report = Report(
         command=command,

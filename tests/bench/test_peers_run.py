@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bench.game24.methods import Shape
 from bench.peers import __main__ as bench
-from bench.peers.arms import ArmName
+from bench.peers.arms import ArmName, WorkloadName
 from bench.peers.memory import ServerMemory
 from bench.peers.report import Report, ratios_table, rows_table
 from bench.peers.servers import gpu_defaults
@@ -21,7 +21,9 @@ from bench.peers.session import Session, Settings
 from bench.peers.turns import Game, Repairs
 from bench.roles.rtl import HELD_OUT
 from bench.rtl_repair.tools import ToolsMissing, missing_tools
+from hive.server_process import ServerDied
 from tests.bench.peers_server import stand_in
+from tests.bench.test_peers_analysis import turn
 
 needs_tools = pytest.mark.skipif(bool(missing_tools()), reason=str(ToolsMissing(missing_tools())))
 
@@ -177,6 +179,27 @@ def test_a_url_that_is_none_is_one_line(tmp_path: Path) -> None:
     options = ["--arms", "stock", "--only", "tot", "--stock-url", "localhost:30000"]
     with pytest.raises(SystemExit, match="bench: the URL of a server looks like"):
         bench.main(["--json", str(tmp_path / "report.json"), *options])
+
+
+@needs_tools
+def test_games_that_were_measured_outlive_the_servers_of_the_repairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(session: Session, part: dict[WorkloadName, list[ArmName]], *_: object) -> str:
+        if "rtl" in part:
+            raise ServerDied("hive: the server ended with status 1:\nout of memory")
+        session.turns["tot"] = {"stock": [turn("stock", 0, 1, 20.0)]}
+        return "small"
+
+    monkeypatch.setattr(bench, "_measure", measure)
+    report = tmp_path / "report.json"
+    bench.main(["--only", "tot", "rtl", "--arms", "stock", "--json", str(report)])
+    kept = Report.model_validate_json(report.read_text())
+    assert [(row.workload, row.tasks, row.solved) for row in kept.rows] == [("tot", 2, 1)]
+    assert kept.left_out == {"rtl": "hive: the server ended with status 1"}
+    assert "out of memory" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="bench: hive: the server ended"):
+        bench.main(["--only", "rtl", "--arms", "stock", "--json", str(report)])
 
 
 def test_memory_is_that_of_the_server_and_its_children() -> None:
