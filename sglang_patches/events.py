@@ -65,7 +65,7 @@ class LiveEvents:
                 running=_running(scheduler),
                 queued=len(scheduler.waiting_queue),
                 replaying=len(state.replaying),
-                held=len(state.held),
+                waiting=state.waiting,
             ),
             self.sessions.event(),
         ]

@@ -284,10 +284,7 @@ PATCHES: tuple[Patch, ...] = (
         "around",
         "scheduler:around_add_request_to_queue",
         ("self", "req", "is_retracted"),
-        does=(
-            "Notes who asks, and replays known tokens; what ends by that is answered at once, what must "
-            "wait for an earlier sample is held."
-        ),
+        does="Notes who asks, and replays known tokens; what ends by that is answered at once.",
         why="Replay: the request is validated and clamped, but not queued yet.",
         breaks="The Logits Cache never serves a token, and agents have no counts.",
         upstream=(ADMISSION, ENDS),
@@ -310,11 +307,8 @@ PATCHES: tuple[Patch, ...] = (
         "around",
         "scheduler:around_get_next_batch_to_run",
         ("self", "running_batch", "last_batch"),
-        does=(
-            "Gives each replay in progress a slice, lets held requests begin, and sees off requests that "
-            "the engine gives up."
-        ),
-        why="A long replay is cut into slices, one for each loop.",
+        does="Gives each replay in progress a slice, and sees off requests that the engine gives up.",
+        why="A long replay is cut into slices, one for each loop; others wait for a row, or for an earlier sample.",
         breaks="Requests with more than a slice to replay are never answered.",
         upstream=(LOOP, ENDS),
     ),
@@ -323,8 +317,8 @@ PATCHES: tuple[Patch, ...] = (
         "after",
         "scheduler:after_is_fully_idle",
         ("self", "for_health_check"),
-        does="Says that a scheduler with requests in replay, or held, is not idle.",
-        why="A request that replays, or is held, is as unfinished as one in the queue.",
+        does="Says that a scheduler with requests in replay is not idle.",
+        why="A request that replays is as unfinished as one in the queue.",
         breaks="A long replay pauses for a second between slices.",
         upstream=(HELD,),
     ),
@@ -365,8 +359,8 @@ PATCHES: tuple[Patch, ...] = (
         "around",
         "scheduler:around_abort_request",
         ("self", "recv_req"),
-        does="Aborts requests in replay, or held, too, and sees off those dropped from the queue.",
-        why="Requests that replay, or are held, are in no queue of the engine.",
+        does="Aborts requests in replay, too, and sees off those dropped from the queue.",
+        why="Requests that replay are in no queue of the engine.",
         breaks="They cannot be aborted, and an aborted distinct sample blocks its state.",
         upstream=(HELD, ENDS),
     ),

@@ -1,4 +1,4 @@
-"""Replay inside the scheduler: slices, log-probabilities, streaming, and distinct samples that wait for each other.
+"""Replay inside the scheduler: slices, log-probabilities, streaming, and distinct samples that are being drawn.
 
 A replayed token goes through the same steps as a generated one: appended to the output, shown to the grammar, and
 checked for every way to finish.  Replay runs on the scheduler's thread, so a long one is cut into slices of
@@ -31,9 +31,6 @@ SLICE = 24
 """Steps of one replay between two batches: some 0.7 ms on one core.  A number of steps and no time, because all
 tensor-parallel ranks must stop at the same token."""
 
-BEGINNINGS = 8
-"""Held samples that begin in one loop, at the most."""
-
 DRAWING = 1024
 """Distinct samples in flight above which those that the engine dropped are looked for, though nobody waits."""
 
@@ -52,13 +49,13 @@ def begin(scheduler: Scheduler, req: Req) -> None:
 
 
 def advance(scheduler: Scheduler) -> None:
-    """Give every replay in progress a slice, and let held samples begin whose turn it is."""
+    """Give every replay in progress a slice."""
     state: SchedulerState = scheduler.hive
+    if len(state.drawing) > DRAWING or any(req.hive.cached.awaits for req in state.replaying):
+        _see_off_dropped(scheduler)
     if state.replaying:
         replaying, state.replaying = state.replaying, []
         state.replaying += [req for req in replaying if not _slice(scheduler, req)]
-    if state.held or len(state.drawing) > DRAWING:
-        _release_held(scheduler)
 
 
 def prefetch(scheduler: Scheduler) -> bool:
@@ -70,31 +67,16 @@ def prefetch(scheduler: Scheduler) -> bool:
     return True
 
 
-def _release_held(scheduler: Scheduler) -> None:
-    """Begin held samples in the order they came, a few in each loop."""
-    state: SchedulerState = scheduler.hive
-    assert state.cache is not None
-    for req in [req for req in state.drawing if not _is_alive(scheduler, req)]:
-        # The engine has many ways to drop a request; none of them may block its state for good.
-        depart(scheduler, req, ended=False)
-    ready = [req for req in state.held if not state.cache.must_wait(req.hive.cached)]
-    for req in ready[:BEGINNINGS]:
-        # An earlier one of these may have taken the turn.
-        if not state.cache.must_wait(req.hive.cached):
-            state.held.remove(req)
-            begin(scheduler, req)
-
-
-def _is_alive(scheduler: Scheduler, req: Req) -> bool:
+def _see_off_dropped(scheduler: Scheduler) -> None:
+    """The engine has many ways to drop a request; none of them may let later samples of its state wait for good."""
     if scheduler.server_args.pp_size > 1:
-        return True  # micro-batches in flight are not ours to look through
+        return  # micro-batches in flight are not ours to look through
     batches = [scheduler.running_batch, scheduler.last_batch]
     batches += [batch for batch, _ in getattr(scheduler, "result_queue", ())]
-    return (
-        req is scheduler.chunked_req
-        or any(req is other for other in (*scheduler.waiting_queue, *scheduler.hive.replaying))
-        or any(req is other for batch in batches if batch is not None for other in batch.reqs)
-    )
+    alive = {id(req) for batch in batches if batch is not None for req in batch.reqs}
+    alive |= {id(req) for req in (*scheduler.waiting_queue, *scheduler.hive.replaying, scheduler.chunked_req)}
+    for req in [req for req in scheduler.hive.drawing if id(req) not in alive]:
+        depart(scheduler, req, ended=False)
 
 
 def abort(scheduler: Scheduler, recv_req: AbortReq) -> None:
@@ -102,11 +84,9 @@ def abort(scheduler: Scheduler, recv_req: AbortReq) -> None:
     from sglang.srt.managers.io_struct import AbortReq
 
     state: SchedulerState = scheduler.hive
-    gone = [req for req in (*state.replaying, *state.held) if recv_req.abort_all or req.rid == recv_req.rid]
+    gone = [req for req in state.replaying if recv_req.abort_all or req.rid == recv_req.rid]
     for req in gone:
-        for queue in (state.replaying, state.held):
-            if req in queue:
-                queue.remove(req)
+        state.replaying.remove(req)
         scheduler.ipc_channels.send_to_tokenizer.send_output(AbortReq(rid=req.rid), req)
         depart(scheduler, req, ended=False)
 

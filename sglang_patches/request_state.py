@@ -43,9 +43,7 @@ class SchedulerState:
     metrics: SchedulerMetrics | None
     share_tenants: bool
     replaying: list[Req]
-    """Requests with a replay that goes on; each loop of the scheduler gives every one of them a slice."""
-    held: list[Req]
-    """Distinct samples that wait for an earlier one of their state."""
+    """Requests with a replay that goes on, or waits; each loop of the scheduler gives every one of them a slice."""
     drawing: list[Req]
     """Distinct samples that are being drawn."""
     joined: int = 0
@@ -53,10 +51,15 @@ class SchedulerState:
     live: LiveEvents | None = None
     """None where another scheduler speaks for this one, and where live events are off."""
 
+    @property
+    def waiting(self) -> int:
+        """Of those that replay: for a row that the model computes for another one, or for an earlier sample."""
+        return sum(req.hive.cached.awaits is not None for req in self.replaying)
+
     def summary(self) -> dict[str, Any]:
         cache = self.cache.summary() if self.cache else None
         if cache is not None:
-            cache |= {"replaying": len(self.replaying), "held": len(self.held), "joined": self.joined}
+            cache |= {"replaying": len(self.replaying), "waiting": self.waiting, "joined": self.joined}
         known = self.agents.summary()
         if self.tree is not None:
             residency = self.tree.book.summary()

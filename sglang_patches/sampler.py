@@ -24,6 +24,7 @@ from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from hive.logits_cache.device_sampling import DrawnRows, Truncations, draw_rows
+from hive.logits_cache.distinct import Constraint
 from hive.logits_cache.head import Head
 from hive.logits_cache.packing import pack, pack_rows
 from hive.logits_cache.sampling import SamplingRule, draw_live, probability, uniform
@@ -34,8 +35,8 @@ BACKEND = "hive"
 ROWS_ATTRIBUTE = "hive_rows"
 """Attribute of ``LogitsProcessorOutput`` that carries the batch's :class:`SampledRows`."""
 
-REMAINING_ATTRIBUTE = "hive_remaining"
-"""Attribute of ``SamplingBatchInfo``: see :func:`remaining_of`."""
+CONSTRAINTS_ATTRIBUTE = "hive_constraints"
+"""Attribute of ``SamplingBatchInfo``: see :func:`constraints_of`."""
 
 
 def register() -> None:
@@ -164,10 +165,16 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
         heads = top_heads(logits, info.temperatures.view(-1), self._head_size)
         rows = HostRows(heads, logits, rules, self._min_probability)
         seeds, places = info.sampling_seed.tolist(), positions.tolist()
-        remaining = remaining_of(info)
+        constraints = constraints_of(info)
         for i, (head, rule) in enumerate(zip(heads, rules, strict=True)):
             row = partial(_host_row, logits, i)
-            rows.tokens.append(draw_live(head, row, rule, uniform(seeds[i], places[i]), remaining.get(i)))
+            constraint = constraints.get(i)
+            if constraint is not None and constraint.only:
+                (token,) = constraint.tokens
+            else:
+                remaining = dict.fromkeys(constraint.tokens, 0.0) if constraint is not None else None
+                token = draw_live(head, row, rule, uniform(seeds[i], places[i]), remaining)
+            rows.tokens.append(token)
         return torch.tensor(rows.tokens, dtype=torch.int32), rows
 
     def _draw_on_device(
@@ -175,10 +182,12 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
     ) -> tuple[torch.Tensor, SampledRows]:
         """Everything stays on the GPU, and nothing there is waited for."""
         remaining = None
-        if rows := remaining_of(info):
+        if constraints := constraints_of(info):
             remaining = torch.ones(logits.shape, dtype=torch.float32)
-            for i, factors in rows.items():
-                remaining[i, list(factors)] = torch.tensor(list(factors.values()))
+            for i, constraint in constraints.items():
+                if constraint.only:
+                    remaining[i] = 0.0
+                remaining[i, list(constraint.tokens)] = float(constraint.only)
             remaining = remaining.to(logits.device, non_blocking=True)
         drawn = draw_rows(
             logits,
@@ -196,12 +205,12 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
         return drawn.tokens, DeviceRows(drawn)
 
 
-def remaining_of(info: SamplingBatchInfo) -> Mapping[int, Mapping[int, float]]:
-    """What distinct samples have left of the tokens taken before, by row of the batch; it holds for one draw."""
-    remaining: Mapping[int, Mapping[int, float]] = getattr(info, REMAINING_ATTRIBUTE, {})
-    if remaining:
-        delattr(info, REMAINING_ATTRIBUTE)
-    return remaining
+def constraints_of(info: SamplingBatchInfo) -> Mapping[int, Constraint]:
+    """Which tokens distinct samples may take, by row of the batch; it holds for one draw."""
+    constraints: Mapping[int, Constraint] = getattr(info, CONSTRAINTS_ATTRIBUTE, {})
+    if constraints:
+        delattr(info, CONSTRAINTS_ATTRIBUTE)
+    return constraints
 
 
 def top_heads(logits: torch.Tensor, temperatures: torch.Tensor, size: int) -> list[Head]:

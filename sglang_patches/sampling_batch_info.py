@@ -13,7 +13,7 @@ import torch
 
 from hive.server_args import HiveServerArgs
 from sglang_patches.request_state import is_penalised, seed_of
-from sglang_patches.sampler import BACKEND, REMAINING_ATTRIBUTE
+from sglang_patches.sampler import BACKEND, CONSTRAINTS_ATTRIBUTE
 
 if TYPE_CHECKING:
     from sglang.srt.sampling.penaltylib import BatchedPenalizerOrchestrator
@@ -38,10 +38,10 @@ def after_from_schedule_batch(info: Any, _cls: type, batch: Any, *_args: Any, **
 
 
 def after_copy_for_forward(copy: Any, self: Any) -> Any:
-    """Hand the factors of distinct samples on; they hold for one step."""
-    if hasattr(self, REMAINING_ATTRIBUTE):
-        setattr(copy, REMAINING_ATTRIBUTE, getattr(self, REMAINING_ATTRIBUTE))
-        delattr(self, REMAINING_ATTRIBUTE)
+    """Hand the constraints of distinct samples on; they hold for one step."""
+    if hasattr(self, CONSTRAINTS_ATTRIBUTE):
+        setattr(copy, CONSTRAINTS_ATTRIBUTE, getattr(self, CONSTRAINTS_ATTRIBUTE))
+        delattr(self, CONSTRAINTS_ATTRIBUTE)
     return copy
 
 

@@ -34,7 +34,7 @@ from sglang_patches.request_state import (
     seed_of,
     tag_of,
 )
-from sglang_patches.sampler import REMAINING_ATTRIBUTE, ROWS_ATTRIBUTE, HiveSampler, SampledRows
+from sglang_patches.sampler import CONSTRAINTS_ATTRIBUTE, ROWS_ATTRIBUTE, HiveSampler, SampledRows
 from sglang_patches.schedule_policy import ContributionOrder
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
     else:
         # SGLang's own cache keeps no books of agents.
         agents.reuse_slots(lambda agent: False, lambda agent: None)
-    self.hive = SchedulerState(agents, tree, cache, metrics, args.share_tenants, [], [], [])
+    self.hive = SchedulerState(agents, tree, cache, metrics, args.share_tenants, [], [])
     self.hive.live = live_events(self, args)
     self.hive_memory = CacheMemory.of(self, cache, args.min_free_host_bytes)
     by_contribution = args.schedule == "contribution"
@@ -97,10 +97,7 @@ def around_add_request_to_queue(
         _queue(original, self, req, is_retracted)
         return
     req.hive.cached = cached_request(req, seed, next_seed, share_tenants=state.share_tenants)
-    if state.cache.must_wait(req.hive.cached):
-        state.held.append(req)
-    else:
-        replay.begin(self, req)
+    replay.begin(self, req)
 
 
 def _queue(original: Callable[..., None], scheduler: Scheduler, req: Req, is_retracted: bool) -> None:
@@ -216,11 +213,11 @@ def around_get_next_batch_to_run(
 def after_is_fully_idle(
     idle: bool, self: Scheduler, for_health_check: bool = False, ignore_waiting: bool = False
 ) -> bool:
-    """A request that replays, or is held, is as unfinished as one in the queue."""
+    """A request that replays is as unfinished as one in the queue."""
     state: SchedulerState | None = getattr(self, "hive", None)
     if not idle or for_health_check or ignore_waiting or state is None:
         return idle
-    return not (state.replaying or state.held)
+    return not state.replaying
 
 
 def around_on_idle(original: Callable[..., None], self: Scheduler) -> None:
@@ -233,16 +230,16 @@ def around_on_idle(original: Callable[..., None], self: Scheduler) -> None:
 
 
 def before_run_batch(self: Scheduler, batch: ScheduleBatch, *_args: Any, **_kwargs: Any) -> None:
-    """Tell the sampler what distinct samples have left, where they follow an earlier one."""
+    """Tell the sampler which tokens distinct samples may take, where they follow an earlier one."""
     if not self.hive.drawing:
         return
-    remaining = {
-        row: factors
+    constraints = {
+        row: constraint
         for row, req in enumerate(batch.reqs)
-        if (sample := _sample_of(req)) is not None and (factors := sample.factors())
+        if (sample := _sample_of(req)) is not None and (constraint := sample.constraint()) is not None
     }
-    if remaining:
-        setattr(batch.sampling_info, REMAINING_ATTRIBUTE, remaining)
+    if constraints:
+        setattr(batch.sampling_info, CONSTRAINTS_ATTRIBUTE, constraints)
 
 
 def after_is_disable_overlap_for_batch(
@@ -255,7 +252,7 @@ def after_is_disable_overlap_for_batch(
 
 
 def around_abort_request(original: Callable[..., None], self: Scheduler, recv_req: AbortReq) -> None:
-    """Requests that replay, or are held, are in no queue of the engine; and one id is one request.
+    """Requests that replay are in no queue of the engine; and one id is one request.
 
     Upstream aborts all whose ids begin with the one that is named: a client that goes away takes along request 10 with
     request 1.  Whoever means several (the samples of one request) names each.

@@ -107,8 +107,8 @@ class Requests(Event):
     """In the batch that decodes."""
     queued: int = 0
     replaying: int = 0
-    held: int = 0
-    """Distinct samples that wait for an earlier one of their state."""
+    waiting: int = 0
+    """Of those in replay: for a row that the model computes for another one, or for an earlier distinct sample."""
 
 
 class Sessions(Event):

@@ -13,7 +13,7 @@ from hive.logits_cache.hotspot import HotspotRule
 from hive.logits_cache.in_flight import PATIENCE, InFlight
 from hive.logits_cache.policies import Distinct, Hotspot, Policy, Prefetched, Stepwise
 from hive.logits_cache.replay import Replay, Stop, Verdict
-from hive.logits_cache.sampling import SamplingRule
+from hive.logits_cache.sampling import SamplingRule, derive_seed, uniform
 from hive.logits_cache.trie import LogitsTrie, Node, PrefixHash, Writer
 
 DISTINCT_SHARE = 1 / 16
@@ -51,9 +51,9 @@ class CachedRequest:
     computes: bytes | None = None
     """The state whose row the model computes for this request."""
     awaits: bytes | None = None
-    """The state whose row it computes for another one, which this request waits for."""
+    """The state where this request waits: for a row that is computed for another one, or for earlier samples."""
     patience: int = 0
-    """Loops that it will still wait."""
+    """Loops that it will still wait for a row."""
     followed: bool = False
     """Whether it ever waited so."""
     _walk: PrefixHash | None = None
@@ -103,7 +103,7 @@ class CacheStatistics:
     tokens_replayed: int = 0
     tokens_recorded: int = 0
     followed: int = 0
-    """Requests that took a token from a row that the model computed for another one at the time."""
+    """Requests that waited for a row that the model computed for another one at the time, or for an earlier sample."""
     flushes: int = 0
     bytes_given_up: int = 0
     """Evicted because the host ran short of memory."""
@@ -175,10 +175,6 @@ class LogitsCache:
         self.statistics.bytes_given_up += before - self.nbytes
         return before - self.nbytes
 
-    def must_wait(self, request: CachedRequest) -> bool:
-        """Whether a distinct sample has to wait: an earlier one of its state has not said yet what it takes."""
-        return request.policy == "distinct" and self.distinct.in_flight(request.outputs(), request.rule)
-
     def begin(self, request: CachedRequest) -> Replay:
         """Look a new request up; its replay is then run, in slices, and :meth:`concluded`."""
         entry = request.entry()
@@ -194,7 +190,10 @@ class LogitsCache:
             case "hotspot":
                 return Hotspot(request.rule, request.seed, position, request.hotspot)
             case "distinct":
-                request.sample = self.distinct.sample(request.outputs(), request.rule)
+                seed = derive_seed("whom to follow", request.seed)
+                request.sample = self.distinct.sample(
+                    request.outputs(), request.rule, lambda depth: uniform(seed, position + depth)
+                )
                 return Distinct(request.sample, request.seed, position)
         ahead = self._ahead.pop((entry, request.rule, request.seed), None)
         if ahead is None:
@@ -214,20 +213,28 @@ class LogitsCache:
     ) -> None:
         """One slice of a replay; see :meth:`Replay.run`. ``output`` is what ``take`` appends to.
 
-        A replay that stands where the model computes the next row for another request has not stopped: it goes on with
-        that row, in a later slice.
+        A replay has not stopped where the model computes the next row for another request, nor where a distinct sample
+        must stay behind an earlier one: it goes on in a later slice.
         """
         started = time.perf_counter()
         if request.awaits is None or self._arrived(replay, request):
             replay.run(take, limit)
             self._drop_if_corrupt(replay)
-            # Others leave out what earlier samples took, or follow one output: they have no use for a single row.
-            if replay.stop in (Stop.UNKNOWN, Stop.DIVERGED) and request.policy == "stepwise":
-                state = request.state(output)
-                if state in self.in_flight:
-                    replay.stop = None
-                    request.awaits, request.patience = state, PATIENCE
+            if self._pauses(replay, request, output):
+                replay.stop = None
+                request.awaits, request.patience = request.state(output), PATIENCE
         self.statistics.replay_seconds += time.perf_counter() - started
+
+    def _pauses(self, replay: Replay, request: CachedRequest, output: Sequence[int]) -> bool:
+        """Whether a replay that has stopped shall go on later."""
+        match replay.stop:
+            case Stop.UNKNOWN | Stop.DIVERGED:
+                # A hotspot replay follows one output: it has no use for a single row.
+                coming = request.policy != "hotspot" and request.state(output) in self.in_flight
+                return coming or _blocked(request)
+            case Stop.UNDECIDED | Stop.CORRUPT:
+                return _blocked(request)
+        return False
 
     def _drop_if_corrupt(self, replay: Replay) -> None:
         """A row that is not what was recorded leaves; whoever came upon it has it computed, and recorded again."""
@@ -243,6 +250,8 @@ class LogitsCache:
             request.followed = True
             request.awaits = None
             replay.resume(node)
+        elif _blocked(request):
+            pass  # The model may not be asked, even if the row never comes.
         elif request.patience and request.awaits in self.in_flight:
             request.patience -= 1
         else:
@@ -424,3 +433,8 @@ class LogitsCache:
             "distinct_states": len(self.distinct),
             "distinct_forgotten": self.distinct.forgotten,
         }
+
+
+def _blocked(request: CachedRequest) -> bool:
+    """Whether it is a distinct sample that must stay behind an earlier one."""
+    return request.sample is not None and request.sample.blocked

@@ -7,6 +7,14 @@ draw without replacement over whole outputs (UniqueRandomizer: Shi, Bieber and S
 Replacement for Sequence Models", 2020), and its probability under the model is known.  (The paper's section 6
 resamples with replacement only.)
 
+Samples are drawn side by side.  At each state a sample first decides whether it follows an earlier one, takes a token
+that nobody took, or has to wait: what an earlier sample will have used up behind its token is known when it ends, but
+is never more than the probability of the tokens that it has drawn since, and with this bound most decisions are certain
+at once (:func:`~hive.logits_cache.residual.select`).  So a sample stays behind earlier ones while it agrees with them,
+and from where it differs it depends on nobody.  Whatever is decided is what would be decided if samples were drawn one
+after the other.  To draw all at once and draw duplicates again would be as exact, but costs the duplicates, and a
+stream cannot take back what it sent.
+
 The method is exact as long as a state's row is the same each time it is computed.  Rows of an engine that is not
 batch-invariant differ by rounding; then the order of samples shifts by as much, and what an earlier sample took is
 still never drawn again unnoticed (:attr:`DistinctSample.repeats`).
@@ -16,43 +24,48 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hive.logits_cache.head import Head
-from hive.logits_cache.sampling import SamplingRule, kept_in_head
+from hive.logits_cache.residual import ROUNDING, Drawn, draw, select
+from hive.logits_cache.sampling import SamplingRule
 
 EXHAUSTED = 1e-12
 """A state with no more probability left than this is used up."""
 
-ROUNDING = 1e-12
-"""What is left over after subtracting probabilities from a sum is taken for a rounding error up to here."""
-
 NODE_BYTES = 400
 """Bytes charged per token that a sample took: object, three floats, children's table and the entry in its parent's.
-Measured with tracemalloc over 200,000 nodes of paths that rarely branch (386 bytes each in CPython 3.11)."""
+Measured with tracemalloc over 200,000 nodes of paths that rarely branch (370 bytes each in CPython 3.11)."""
 
 TREE_BYTES = 500
 """Bytes charged per tree beside its nodes (one of them the root), with its place in :class:`DistinctTrees`; measured
 likewise (a tree without samples: 810 bytes)."""
 
-
 _Key: TypeAlias = tuple[bytes, SamplingRule]
 
 
-class Drawn(NamedTuple):
-    """A token drawn from what earlier samples left; ``sample.advance(*drawn)`` takes it."""
+class Way(Enum):
+    """Where a sample goes from a state, if it follows no earlier one."""
 
-    token: int
-    probability: float
-    """Under the rule, as if nothing had been used up: in (0, 1]."""
-    untaken: float
-    """Probability under the rule of all tokens that neither this nor an earlier sample took here."""
+    LEAVES = auto()
+    """To a token that no earlier sample took."""
+    WAITS = auto()
+    """Earlier samples must first go on, or end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """Which tokens a live draw may choose."""
+
+    tokens: Collection[int]
+    only: bool = False
+    """These alone; otherwise any but these, if there is one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,11 +74,13 @@ class _Node:
 
     probability: float
     remaining: float = 1.0
-    """Share of the outputs behind this token, by probability, that no sample used up: 0 exactly when none is left,
-    since it is added up from what is left and never by subtracting from 1."""
+    """Share of the outputs behind this token, by probability, that no sample that ended used up: 0 exactly when none is
+    left, since it is added up from what is left and never by subtracting from 1."""
     untaken: float = 1.0
     """Probability of the next tokens that no sample took."""
     children: dict[int, _Node] | None = None
+    passing: list[DistinctSample] | None = None
+    """Samples in flight whose path leads through here, the eldest first: a younger one never goes ahead."""
 
     def left(self) -> float:
         mass = sum(child.probability * child.remaining for child in (self.children or {}).values())
@@ -81,13 +96,6 @@ class _Node:
         return count
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    token: int
-    probability: float
-    untaken: float | None
-
-
 class DistinctTree:
     """What the samples of one state took, under one sampling rule.
 
@@ -96,13 +104,12 @@ class DistinctTree:
     must not share a tree.
     """
 
-    def __init__(self, rule: SamplingRule, on_finish: Callable[[DistinctTree], None] | None = None) -> None:
-        """``on_finish`` is called when a sample has finished: ``nbytes`` may be another one."""
+    def __init__(self, rule: SamplingRule, on_change: Callable[[DistinctTree], None] | None = None) -> None:
+        """``on_change`` is called when ``nbytes`` has become another one, and when a sample has finished."""
         self.rule = rule
         self._root = _Node(1.0)
         self._nodes = 1
-        self._in_flight = False
-        self._on_finish = on_finish
+        self._on_change = on_change
 
     @property
     def remaining(self) -> float:
@@ -117,18 +124,20 @@ class DistinctTree:
     @property
     def in_flight(self) -> bool:
         """Whether a sample has begun and not finished."""
-        return self._in_flight
+        return self._root.passing is not None
 
     @property
     def nbytes(self) -> int:
         """Estimated size in bytes."""
         return TREE_BYTES + NODE_BYTES * self._nodes
 
-    def sample(self) -> DistinctSample:
-        """Begin the state's next sample.  One at a time: what it takes must be known before the next one draws."""
-        assert not self._in_flight, "the state's previous sample has not finished"
-        self._in_flight = True
-        return DistinctSample(self)
+    def sample(self, numbers: Callable[[int], float]) -> DistinctSample:
+        """Begin the state's next sample, the youngest.
+
+        ``numbers`` gives, for each count of tokens that the sample has, the uniform number in [0, 1) by which it
+        decides whom to follow.  They must be independent of those that its tokens are drawn with.
+        """
+        return DistinctSample(self, numbers)
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless counts and masses agree throughout the tree."""
@@ -139,84 +148,161 @@ class DistinctTree:
             assert 0.0 <= node.remaining <= 1.0, "a share outside [0, 1]"
             assert 0.0 <= node.untaken <= 1.0, "a probability outside [0, 1]"
             assert 0.0 < node.probability <= 1.0, "a taken token without probability"
+            assert node.passing != [], "an empty list of samples"
             if node.remaining == 0.0:
-                assert not node.children, "a used-up node keeps its children"
+                assert not node.children or node.passing, "a used-up node keeps its children"
             else:
-                assert node.remaining == node.left(), "a share that is not the sum of its parts"
+                # Tokens that were taken since it was added up moved from the one summand to the other.
+                assert abs(node.remaining - node.left()) < 1e-9, "a share that is not the sum of its parts"
             pending += (node.children or {}).values()
 
-    def _commit(self, steps: list[_Step]) -> None:
-        """Use up the output (or the whole subtree) at the end of a path from the root."""
-        path = [self._root]
-        for step in steps:
-            node = path[-1]
-            if node.children is None:
-                node.children = {}
-            child = node.children.get(step.token)
-            if step.untaken is not None:
-                node.untaken = step.untaken
-            elif child is None:
-                rest = node.untaken - step.probability
-                node.untaken = rest if rest > ROUNDING else 0.0
-            if child is None:
-                child = node.children[step.token] = _Node(step.probability)
-                self._nodes += 1
-            path.append(child)
-        self._use_up(path.pop())
-        for node in reversed(path):
+    def _enter(
+        self, sample: DistinctSample, node: _Node, token: int, probability: float, untaken: float | None
+    ) -> _Node:
+        """The node behind a token that a sample takes."""
+        if node.children is None:
+            node.children = {}
+        child = node.children.get(token)
+        if untaken is not None:
+            node.untaken = untaken
+        elif child is None:
+            rest = node.untaken - probability
+            node.untaken = rest if rest > ROUNDING else 0.0
+        if child is None:
+            child = node.children[token] = _Node(probability)
+            self._grow(1)
+        _pass(child, sample)
+        return child
+
+    def _commit(self, path: list[_Node], *, new: bool) -> None:
+        """Use up the output at the end of a path from the root; if it is none, just add up again what is left."""
+        if new:
+            self._use_up(path[-1])
+        for node in reversed(path[:-1] if new else path):
             node.remaining = node.left()
             if node.remaining == 0.0:
                 self._use_up(node)
 
     def _use_up(self, node: _Node) -> None:
-        self._nodes -= node.size() - 1
-        node.children = None
         node.remaining = node.untaken = 0.0
+        # Who is still at a used-up state, to find out that it repeats, ends first.
+        if node.passing is None:
+            self._grow(1 - node.size())
+            node.children = None
+
+    def _prune(self, path: list[_Node], tokens: list[int]) -> None:
+        """Forget what only a sample that came to nothing took at the end of its path."""
+        for parent, node, token in zip(path[-2::-1], path[:0:-1], reversed(tokens), strict=True):
+            if node.passing or node.children or node.remaining < 1.0:
+                return
+            assert parent.children is not None
+            del parent.children[token]
+            parent.untaken = min(parent.untaken + node.probability, 1.0)
+            if not parent.children:
+                parent.children, parent.untaken = None, 1.0
+            self._grow(-1)
+
+    def _grow(self, nodes: int) -> None:
+        self._nodes += nodes
+        if self._on_change is not None:
+            self._on_change(self)
+
+
+def _pass(node: _Node, sample: DistinctSample) -> None:
+    if node.passing is None:
+        node.passing = []
+    node.passing.append(sample)
 
 
 class DistinctSample:
     """One sample's way from the state to its leaf.
 
-    For each token: :meth:`draw` from the kept head, or, where that gives None, a live draw with :meth:`factors`;
-    then :meth:`advance`.  At the end :meth:`finish`, always.
+    At each state :attr:`way` says where it goes.  A token to follow is :meth:`following`; to leave, :meth:`draw` one
+    from the kept head or, where that gives None, live under the :meth:`constraint`; then :meth:`advance`.  A sample
+    that is :attr:`blocked` cannot go to the model.  At the end :meth:`finish`, always.
     """
 
-    __slots__ = ("_finished", "_log_probability", "_node", "_steps", "_tree", "repeats")
+    __slots__ = ("_finished", "_numbers", "_path", "_probabilities", "_repeats", "_tokens", "_tree", "_way")
 
-    def __init__(self, tree: DistinctTree) -> None:
+    def __init__(self, tree: DistinctTree, numbers: Callable[[int], float]) -> None:
         self._tree = tree
-        self._node: _Node | None = tree._root
-        self._steps: list[_Step] = []
-        self._log_probability = 0.0
+        self._numbers = numbers
+        self._path = [tree._root]
+        self._tokens: list[int] = []
+        self._probabilities = [0.0]
+        """Natural logarithms: of the first 0, 1, 2, ... tokens."""
         self._finished = False
-        self.repeats = tree.exhausted
-        """Whether nothing new was left to draw: the sample is an ordinary one and may equal an earlier one."""
+        self._repeats: bool | None = None
+        self._way: int | Way = Way.WAITS
+        _pass(tree._root, self)
+        self._settle()
+
+    @property
+    def repeats(self) -> bool:
+        """Whether nothing new was left to draw: the sample is an ordinary one and may equal an earlier one.
+
+        Settled before the first token.
+        """
+        return bool(self._repeats)
 
     @property
     def log_probability(self) -> float:
         """Natural logarithm of the sample's probability under the rule so far, as if it were the state's first."""
-        return self._log_probability
+        return self._probabilities[-1]
+
+    @property
+    def way(self) -> int | Way:
+        """Where the sample goes from its state; a token if it follows an earlier sample."""
+        if self._way is Way.WAITS:
+            self._way = self._decide()
+        return self._way
+
+    @property
+    def blocked(self) -> bool:
+        """Whether only earlier samples can bring this one on: the model may not be asked for its next token.
+
+        After it a sample that follows another one might have to wait, which is not possible in a batch.
+        """
+        way = self.way
+        return way is Way.WAITS or (way is not Way.LEAVES and bool(self._elders()))
 
     @property
     def follows_another(self) -> bool:
-        """Whether an earlier sample took all the tokens so far, and some further one: what is drawn next must leave
-        out what that one used up."""
-        return bool(self._taken())
+        """Whether an earlier sample took all the tokens so far, and some further one: where to go from here depends on
+        what that one used up."""
+        return not self._repeats and bool(self._path[-1].children)
 
-    def factors(self) -> dict[int, float]:
-        """What a live draw here multiplies the taken tokens' weights with, after truncation: token -> [0, 1].
-
-        Tokens that are not mentioned have factor 1.  If every weight becomes 0, the live draw ignores the factors.
-        """
-        return {token: child.remaining for token, child in self._taken().items()}
+    def following(self, token: int) -> Drawn:
+        """The token of an earlier sample, as if it were drawn."""
+        node = self._path[-1]
+        assert node.children is not None
+        return Drawn(token, node.children[token].probability, node.untaken)
 
     def draw(self, head: Head, u: float) -> Drawn | None:
-        """The token that ``u`` in [0, 1) selects from what is left of the row behind ``head``, in the sampler's
-        order; None when the head does not decide it, or not the token's probability.
+        """A token that nobody took: see :func:`hive.logits_cache.residual.draw`.
 
-        Every answer is the one the whole row would give.  A complete head always answers.
+        None also where the row knows no such token after all: then :attr:`way` is another one.
         """
-        return _draw(head, self._tree.rule, self._taken(), u)
+        node = self._path[-1]
+        taken = {} if self._repeats else node.children or {}
+        drawn = draw(head, self._tree.rule, {token: child.probability for token, child in taken.items()}, u)
+        if drawn is not None and drawn.token in taken:
+            node.untaken, self._way = 0.0, Way.WAITS
+            return None
+        return drawn
+
+    def constraint(self) -> Constraint | None:
+        """What a live draw has to heed; None if it is an ordinary one."""
+        way = self.way
+        if way is Way.WAITS:
+            # Only a row that differs from what earlier samples saw leads here: it is too late to wait.
+            self._give_up()
+        if not self.follows_another:
+            return None
+        if way is Way.LEAVES:
+            return Constraint(self._path[-1].children or {})
+        assert isinstance(way, int)
+        return Constraint((way,), only=True)
 
     def advance(self, token: int, probability: float, untaken: float | None = None) -> None:
         """Append a drawn token.
@@ -229,33 +315,107 @@ class DistinctSample:
         if not 0.0 < probability <= 1.0 + 1e-6:
             raise ValueError(f"probability of token {token} must be in (0, 1], got {probability}")
         probability = min(probability, 1.0)
-        self._log_probability += math.log(probability)
-        if self.repeats:
+        settled = self._settle()
+        assert settled, "an earlier sample may leave nothing"
+        way, self._way = self._way, Way.WAITS
+        self._probabilities.append(self._probabilities[-1] + math.log(probability))
+        if self._repeats:
             return
-        child = self._taken().get(token)
-        if child is not None and child.remaining == 0.0:
-            # A live row with nothing left, where the tree expected a rest: the node is used up and this sample is
-            # an ordinary one.
-            self.repeats = True
+        node = self._path[-1]
+        child = (node.children or {}).get(token)
+        if child is not None and way is Way.LEAVES:
+            # The row knows no other token, where the tree expected a rest.
+            node.untaken = 0.0
+        if node.remaining == 0.0 or (child is not None and child.remaining == 0.0):
+            self._give_up()
             return
-        self._steps.append(_Step(token, probability, untaken))
-        self._node = child
+        self._path.append(self._tree._enter(self, node, token, probability, untaken))
+        self._tokens.append(token)
 
     def finish(self, ended: bool) -> None:
         """End the sample.  ``ended`` says that it is a leaf (finish reason stop or length) and so is used up; an
         aborted sample uses up nothing and leaves nothing behind."""
         assert not self._finished, "finished twice"
         self._finished = True
-        self._tree._in_flight = False
-        if ended:
-            self._tree._commit(self._steps)
-        if self._tree._on_finish is not None:
-            self._tree._on_finish(self._tree)
+        if not self._repeats:
+            self._leave()
+        if not ended:
+            self._tree._prune(self._path, self._tokens)
+        else:
+            self._tree._commit(self._path, new=not self._repeats)
+        self._tree._grow(0)
 
-    def _taken(self) -> Mapping[int, _Node]:
-        if self.repeats or self._node is None:
-            return {}
-        return self._node.children or {}
+    def _settle(self) -> bool:
+        """Whether it is known if anything new is left to draw."""
+        if self._repeats is None:
+            root = self._tree._root
+            if root.remaining <= EXHAUSTED:
+                self._give_up()
+            elif root.remaining - sum(elder._claim(0) for elder in self._elders()) > EXHAUSTED:
+                self._repeats = False
+        return self._repeats is not None
+
+    def _decide(self) -> int | Way:
+        if not self._settle():
+            return Way.WAITS
+        claims = self._claims()
+        if claims is None:
+            return Way.WAITS
+        node = self._path[-1]
+        if not self.follows_another:
+            return Way.LEAVES
+        assert node.children is not None
+        masses = [(child.probability, child.remaining) for child in node.children.values()]
+        most = np.array([node.untaken, *(probability * remaining for probability, remaining in masses)])
+        if not most.any():
+            self._give_up()
+            return Way.LEAVES
+        least = most
+        if claims:
+            left = [
+                max(child.remaining - claims.get(token, 0.0), 0.0) for token, child in node.children.items()
+            ]
+            least = np.array([node.untaken, *(p * share for (p, _), share in zip(masses, left, strict=True))])
+        index = select(least, most, self._numbers(len(self._tokens)))
+        if index is None:
+            return Way.WAITS
+        return list(node.children)[index - 1] if index else Way.LEAVES
+
+    def _give_up(self) -> None:
+        """Go on as an ordinary sample."""
+        self._repeats = True
+        self._leave()
+
+    def _leave(self) -> None:
+        """Nobody has to stay behind any more."""
+        for node in reversed(self._path):
+            assert node.passing is not None
+            node.passing.remove(self)
+            if not node.passing:
+                node.passing = None
+                if node.remaining == 0.0:
+                    self._tree._use_up(node)
+
+    def _elders(self) -> list[DistinctSample]:
+        """Earlier samples in flight that agree with this one so far."""
+        passing = self._path[-1].passing
+        return passing[: passing.index(self)] if passing and not self._repeats else []
+
+    def _claim(self, depth: int) -> float:
+        """The share of the outputs behind its first ``depth`` tokens that it will have used up, at the most."""
+        return math.exp(self._probabilities[-1] - self._probabilities[depth])
+
+    def _claims(self) -> dict[int, float] | None:
+        """What earlier samples in flight will have used up behind their tokens here, at the most; None when one of them
+        has not drawn its token here yet."""
+        depth = len(self._tokens)
+        claims: dict[int, float] = {}
+        for elder in self._elders():
+            if len(elder._tokens) == depth:
+                return None
+            token = elder._tokens[depth]
+            claims[token] = claims.get(token, 0.0) + elder._claim(depth + 1)
+        return claims
 
 
 class DistinctTrees:
@@ -278,23 +438,22 @@ class DistinctTrees:
     def __len__(self) -> int:
         return len(self._trees)
 
-    def sample(self, digest: bytes, rule: SamplingRule) -> DistinctSample:
-        """Begin the next sample of a state, which becomes the most recently used.
+    def sample(self, digest: bytes, rule: SamplingRule, numbers: Callable[[int], float]) -> DistinctSample:
+        """Begin the next sample of a state, which becomes the most recently used; see :meth:`DistinctTree.sample`.
 
         ``digest`` names the state and whatever else decides where an output ends (see :class:`DistinctTree`).
-        None of its samples may be in flight: see :meth:`in_flight`.
         """
         key = (digest, rule)
         tree = self._trees.get(key)
         if tree is None:
             tree = self._trees[key] = DistinctTree(rule, partial(self._account, key))
         self._trees.move_to_end(key)
-        sample = tree.sample()
+        sample = tree.sample(numbers)
         self._account(key, tree)
         return sample
 
     def in_flight(self, digest: bytes, rule: SamplingRule) -> bool:
-        """Whether the state's next sample has to wait for an earlier one."""
+        """Whether a sample of the state has begun and not finished."""
         tree = self._trees.get((digest, rule))
         return tree is not None and tree.in_flight
 
@@ -338,95 +497,3 @@ class DistinctTrees:
                 self.forgotten += 1
                 if self.nbytes <= self.capacity_bytes:
                     return
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """The part of a rule's kept set that a head knows."""
-
-    weights: NDArray[np.float64]
-    """Of the kept tokens in the head, the row's first token's being 1."""
-    mass: float
-    """Sum of the weights of the whole kept set."""
-    whole: bool
-    """Whether the kept set ends inside the head."""
-
-
-def _keep(head: Head, rule: SamplingRule, at: NDArray[np.intp], known: NDArray[np.float64]) -> _Kept | None:
-    """What the rule keeps of a row; None if the head does not tell how much that is.
-
-    ``known`` are the probabilities of the head's tokens at the indices ``at``.
-    """
-    weights = head.weights(rule.temperature)
-    cumulative = np.cumsum(weights)
-    low, high = head.normaliser_bounds(rule.temperature, weights)
-    sizes, inside = zip(
-        *(kept_in_head(head, weights, cumulative, rule, normaliser) for normaliser in (low, high)),
-        strict=True,
-    )
-    if all(inside) and sizes[0] == sizes[1]:
-        return _Kept(weights[: sizes[0]], float(cumulative[sizes[0] - 1]), True)
-    if any(inside):
-        return None
-    if rule.top_k >= head.support and not rule.truncates and low == high:
-        return _Kept(weights, low, False)
-    if len(at):
-        # Nobody summed this row at this temperature, or the cut lies in the tail; but the probability of a token
-        # that was taken here tells the sum.
-        mass = float(weights[at[0]] / known[0])
-        if cumulative[-1] <= mass <= high:
-            return _Kept(weights, mass, False)
-    return None
-
-
-def _draw(head: Head, rule: SamplingRule, taken: Mapping[int, _Node], u: float) -> Drawn | None:
-    if len(head.ids) == 0:
-        return None
-    at, which = _matches(head.ids, np.fromiter(taken, dtype=np.int32, count=len(taken)))
-    probabilities = np.array([child.probability for child in taken.values()])
-    remaining = np.array([child.remaining for child in taken.values()])
-    kept = _keep(head, rule, at, probabilities[which])
-    if kept is None:
-        return None
-    size = len(kept.weights)
-    residual, untaken = kept.weights.copy(), kept.weights.copy()
-    at, which = at[at < size], which[at < size]
-    residual[at] *= remaining[which]
-    untaken[at] = 0.0
-    tail = tail_untaken = 0.0
-    if not kept.whole:
-        # Tokens beyond the head: all their probability is known, and that of those that were taken. A recorded sum
-        # may be off by more than rounding; where no token is left, no rest is believed.
-        probabilities[which] = 0.0
-        rest = kept.mass * (1.0 - float(probabilities.sum())) - float(kept.weights.sum())
-        others = head.support - size - (len(taken) - len(which))
-        tail_untaken = rest if rest > ROUNDING * kept.mass and others > 0 else 0.0
-        tail = tail_untaken + kept.mass * float(probabilities @ remaining)
-    cumulative = np.cumsum(residual)
-    total = float(cumulative[-1]) + tail
-    if total == 0.0 and kept.whole:
-        residual, cumulative, total = kept.weights, np.cumsum(kept.weights), kept.mass
-    index = int(np.searchsorted(cumulative, u * total, side="right"))
-    if index == size:
-        if not kept.whole:
-            return None
-        index = int(np.flatnonzero(residual)[-1])
-    untaken[index] = 0.0
-    return Drawn(
-        int(head.ids[index]),
-        float(kept.weights[index]) / kept.mass,
-        min((float(untaken.sum()) + tail_untaken) / kept.mass, 1.0),
-    )
-
-
-def _matches(ids: NDArray[np.int32], tokens: NDArray[np.int32]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Indices into two arrays without duplicates where they hold the same value."""
-    if len(tokens) == 0:
-        nowhere = np.zeros(0, dtype=np.intp)
-        return nowhere, nowhere
-    order = tokens.argsort()
-    place = tokens[order].searchsorted(ids)
-    place[place == len(tokens)] = 0
-    candidates = order[place]
-    (at,) = np.nonzero(tokens[candidates] == ids)
-    return at, candidates[at]

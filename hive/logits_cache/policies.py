@@ -11,10 +11,11 @@ import math
 from functools import lru_cache
 from typing import Protocol
 
-from hive.logits_cache.distinct import DistinctSample, Drawn
+from hive.logits_cache.distinct import DistinctSample, Way
 from hive.logits_cache.head import MIN_PROBABILITY
 from hive.logits_cache.hotspot import HotspotRule, row_uncertainty, select
 from hive.logits_cache.packing import CorruptRowError, unpack
+from hive.logits_cache.residual import Drawn
 from hive.logits_cache.sampling import DrawTable, SamplingRule, uniform
 from hive.logits_cache.trie import Node
 
@@ -45,7 +46,7 @@ class Policy(Protocol):
         """
 
     def draw(self, node: Node) -> int | None:
-        """The next token, or None where the kept head does not decide it."""
+        """The next token, or None where the kept head does not decide it, or not yet."""
 
     def advance(self) -> None:
         """The token drawn last was taken."""
@@ -163,7 +164,13 @@ class Distinct:
         return 0
 
     def draw(self, node: Node) -> int | None:
-        self._drawn = self._sample.draw(node.head, uniform(self._seed, self._position))
+        match self._sample.way:
+            case Way.WAITS:
+                self._drawn = None
+            case Way.LEAVES:
+                self._drawn = self._sample.draw(node.head, uniform(self._seed, self._position))
+            case int() as token:
+                self._drawn = self._sample.following(token)
         return None if self._drawn is None else self._drawn.token
 
     def advance(self) -> None:

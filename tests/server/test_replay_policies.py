@@ -70,6 +70,24 @@ def test_distinct_samples_are_distinct_and_say_how_likely_they_are(exact: Replay
     assert sum(answer.replayed for answer in answers) > 0
 
 
+@pytest.mark.parametrize("temperature", [0.3, 1.0])
+def test_distinct_samples_at_once_are_those_drawn_one_after_the_other(
+    exact: ReplayClient, temperature: float
+) -> None:
+    def ask(order: str, sample: int) -> Ask:
+        params = {"sampling_seed": 5, "max_new_tokens": 12, "temperature": temperature}
+        return Ask(PROMPTS[1], params, tag={"tenant": f"{order}-{temperature}", "sample": sample})
+
+    one_by_one = [exact.generate(ask("one-by-one", sample), "distinct") for sample in range(8)]
+    together = [ask("together", sample).body("distinct") for sample in range(8)]
+    body = {key: [each[key] for each in together] for key in ("text", "sampling_params")}
+    at_once = [Answer(answer) for answer in exact.post("/generate", body)]
+    assert len({tuple(answer.ids) for answer in at_once}) == 8
+    for alone, beside in zip(one_by_one, at_once, strict=True):
+        beside.assert_same(alone)
+        assert beside.hive["log_probability"] == pytest.approx(alone.hive["log_probability"], abs=1e-3)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_distinct_samples_of_a_state_that_is_used_up_repeat(exact: ReplayClient, stream: bool) -> None:
     ask = Ask(
@@ -88,7 +106,7 @@ def test_distinct_samples_of_a_state_that_is_used_up_repeat(exact: ReplayClient,
     assert {answer.text for answer in answers[3:]} <= {"a", "b", "c"}
 
 
-def test_many_held_distinct_samples_are_answered_by_the_cache_one_after_the_other(
+def test_many_distinct_samples_are_answered_by_the_cache_one_after_the_other(
     exact: ReplayClient,
 ) -> None:
     params = Ask("", {"sampling_seed": 1, "temperature": 1.0, "regex": "[ab]"}).body("distinct")[
@@ -107,7 +125,8 @@ def test_the_first_distinct_sample_is_an_ordinary_one(exact: ReplayClient) -> No
 
 
 def test_a_distinct_sample_that_is_aborted_blocks_nobody(exact: ReplayClient) -> None:
-    params = {"sampling_seed": 1, "max_new_tokens": 40, "ignore_eos": True}
+    # Nearly certain tokens: all of them may be used up, for all that a later sample knows.
+    params = {"sampling_seed": 1, "max_new_tokens": 40, "ignore_eos": True, "temperature": 0.05}
     ask = Ask("A state whose samples are aborted", params)
     body = {**ask.body("distinct"), "stream": True}
     with exact.stream("/generate", body) as chunks:
@@ -116,22 +135,22 @@ def test_a_distinct_sample_that_is_aborted_blocks_nobody(exact: ReplayClient) ->
         with pytest.raises(httpx.ReadTimeout):
             exact.http.post("/generate", json=ask.body("distinct"), timeout=0.4)
         assert len(next(chunks)["output_ids"]) < 40
-    assert exact.wait_for("held", 0, 0)["replaying"] == 0
+    assert exact.wait_for("waiting", 0, 0)["replaying"] == 0
     outputs = [exact.generate(replace(ask, tag={"sample": sample}), "distinct") for sample in range(2)]
     assert outputs[0].ids != outputs[1].ids
     assert outputs[0].hive["repeats"] is False
 
 
-def test_a_held_distinct_sample_goes_on_when_the_first_is_aborted(exact: ReplayClient) -> None:
+def test_a_distinct_sample_goes_on_when_the_first_is_aborted(exact: ReplayClient) -> None:
     ask = Ask(
         "A state whose first sample is aborted",
-        {"sampling_seed": 1, "max_new_tokens": 20, "ignore_eos": True},
+        {"sampling_seed": 1, "max_new_tokens": 20, "ignore_eos": True, "temperature": 0.05},
     )
     with ThreadPoolExecutor() as pool:
         with exact.stream("/generate", {**ask.body("distinct"), "stream": True}) as chunks:
             next(chunks)
             waiting = pool.submit(exact.generate, ask, "distinct")
-            exact.wait_for("held", 1)
+            exact.wait_for("waiting", 1)
         # Nothing was used up: it is the state's first sample.
         waiting.result().assert_same(exact.generate(ask, "off"))
 

@@ -99,7 +99,7 @@ class Scheduler(upstream.Scheduler):  # type: ignore[misc]
 
     def __init__(self, limit: int | None = None, cache: LogitsCache | None = None) -> None:
         agents = AgentRegistry(8)
-        self.hive = SchedulerState(agents, None, cache, None, False, [], [], [])
+        self.hive = SchedulerState(agents, None, cache, None, False, [], [])
         self.waiting_queue: list[Any] = []
         self.max_queued_requests = limit
         self.disaggregation_mode = DisaggregationMode.NULL
@@ -199,7 +199,7 @@ def test_a_distinct_sample_that_a_full_queue_refuses_holds_up_no_other(
     for number in range(3):
         scheduler._add_request_to_queue(Request(str(number)))
     assert scheduler.aborted == ["0", "1", "2"], "none waits for one that is gone"
-    assert scheduler.hive.drawing == scheduler.hive.held == []
+    assert scheduler.hive.drawing == scheduler.hive.replaying == []
     assert scheduler.running == {}
     assert cache.statistics.lookups == 3
 

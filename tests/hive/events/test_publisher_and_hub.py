@@ -102,7 +102,7 @@ async def test_clients_get_what_changed_and_late_ones_get_all(
     assert (await news(first)).keys() == {"agents", "requests"}
     publisher.publish([agents, Requests(running=2)])
     assert (await news(first)) == {
-        "requests": {"event": "requests", "running": 2, "queued": 0, "replaying": 0, "held": 0}
+        "requests": {"event": "requests", "running": 2, "queued": 0, "replaying": 0, "waiting": 0}
     }
     late = await news(hub.join())
     assert late["agents"]["agents"][0]["requests"] == 1

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,9 +16,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from numpy.typing import NDArray
 
-from hive.logits_cache.distinct import EXHAUSTED, DistinctSample, DistinctTree, DistinctTrees, Drawn
+from hive.logits_cache.distinct import (
+    EXHAUSTED,
+    NODE_BYTES,
+    TREE_BYTES,
+    Constraint,
+    DistinctSample,
+    DistinctTree,
+    DistinctTrees,
+    Way,
+)
 from hive.logits_cache.head import Head
-from hive.logits_cache.sampling import SamplingRule, draw
+from hive.logits_cache.residual import Drawn
+from hive.logits_cache.sampling import SamplingRule, draw, uniform
 from tests.hive.logits_cache.truth import expected
 
 ALL = 1 << 30
@@ -68,12 +79,16 @@ class ToyModel:
                 yield from self.outputs((*output, token), probability * p)
 
 
-def live_draw(model: ToyModel, output: Output, factors: dict[int, float], u: float) -> tuple[int, float]:
-    """What a server's live sampler does with the whole row: truncate, multiply, invert the CDF."""
+def live_draw(model: ToyModel, output: Output, constraint: Constraint | None, u: float) -> tuple[int, float]:
+    """What a server's live sampler does with the whole row: truncate, leave tokens out, invert the CDF."""
     probabilities = model.distribution(output)
     row = model.row(output)
+    if constraint is not None and constraint.only:
+        (token,) = constraint.tokens
+        return token, float(probabilities[token])
     order = np.array(sorted(range(len(row)), key=lambda i: (-row[i], i)))
-    residual = np.array([probabilities[i] * factors.get(i, 1.0) for i in order.tolist()])
+    barred = constraint.tokens if constraint is not None else ()
+    residual = np.array([probabilities[i] * (i not in barred) for i in order.tolist()])
     if residual.sum() == 0.0:
         residual = probabilities[order]
     cumulative = np.cumsum(residual)
@@ -83,22 +98,42 @@ def live_draw(model: ToyModel, output: Output, factors: dict[int, float], u: flo
     return token, float(probabilities[token])
 
 
+def step(model: ToyModel, sample: DistinctSample, output: Output, u: float, size: int) -> tuple[Output, bool]:
+    """One token more, and whether the live model had to draw it; none if earlier samples must first go on."""
+    way = sample.way
+    drawn: Drawn | None = None
+    if way is Way.LEAVES:
+        drawn = sample.draw(model.head(output, size), u)
+    elif way is not Way.WAITS:
+        drawn = sample.following(way)
+    if drawn is None and sample.blocked:
+        return output, False
+    live = drawn is None
+    if drawn is None:
+        token, probability = live_draw(model, output, sample.constraint(), u)
+        sample.advance(token, probability)
+    else:
+        token = drawn.token
+        sample.advance(*drawn)
+    return (*output, token), live
+
+
+def begin(tree: DistinctTree, uniforms: Iterator[float] = itertools.repeat(0.5)) -> DistinctSample:  # noqa: B008
+    """The next sample, which decides whom to follow by the next numbers."""
+    return tree.sample(lambda _depth: next(uniforms))
+
+
 def take(
     model: ToyModel, sample: DistinctSample, uniforms: Iterator[float], size: int, live: list[Output]
 ) -> Output:
     """Draw one output to its end; states where the live model had to draw are appended to ``live``."""
     output: Output = ()
     while not model.ends(output):
-        u = next(uniforms)
-        drawn: Drawn | None = sample.draw(model.head(output, size), u)
-        if drawn is None:
+        longer, by_model = step(model, sample, output, next(uniforms), size)
+        assert longer != output, "there is nobody to wait for"
+        if by_model:
             live.append(output)
-            token, probability = live_draw(model, output, sample.factors(), u)
-            sample.advance(token, probability)
-        else:
-            token = drawn.token
-            sample.advance(*drawn)
-        output = (*output, token)
+        output = longer
     sample.finish(True)
     return output
 
@@ -147,7 +182,7 @@ def test_every_output_comes_once_with_its_probability_before_any_repeats(
     seen: set[Output] = set()
     for _ in range(len(truth)):
         assert not tree.exhausted
-        sample = tree.sample()
+        sample = begin(tree, uniforms)
         output = take(model, sample, uniforms, size, [])
         tree.check_integrity()
         assert not sample.repeats
@@ -159,7 +194,7 @@ def test_every_output_comes_once_with_its_probability_before_any_repeats(
     assert seen == truth.keys()
     assert tree.exhausted
 
-    sample = tree.sample()
+    sample = begin(tree, uniforms)
     assert sample.repeats
     again = take(model, sample, uniforms, size, [])
     assert math.isclose(sample.log_probability, math.log(truth[again]), abs_tol=1e-9)
@@ -181,33 +216,65 @@ def residual(
 @given(models, seeds, st.integers(1, 12))
 def test_each_token_follows_the_residual_distribution(model: ToyModel, seed: int, samples: int) -> None:
     """By the chain rule, samples whose every token follows the residual distribution are draws without
-    replacement.  The sampler inverts a CDF, so its distribution is the boundaries between its answers: where the
-    enumeration says that one token ends and the next begins, the answers on either side must be these."""
+    replacement.  Both choices invert a CDF, so their distribution is the boundaries between their answers: where the
+    enumeration says that one ends and the next begins, the answers on either side must be these."""
     truth = dict(model.outputs())
     tree = DistinctTree(model.rule)
-    uniforms = endless(seed)
-    used: set[Output] = set()
-    for _ in range(min(samples, len(truth))):
-        sample = tree.sample()
-        output: Output = ()
-        while not model.ends(output):
-            head = model.head(output, 9)
-            expected = residual(model, truth, used, output)
-            edge = 0.0
-            for token in head.ids.tolist():
-                if expected[token] > 1e-8:
-                    for u in (edge + 1e-9, edge + expected[token] - 1e-9):
-                        drawn = sample.draw(head, u)
-                        assert drawn is not None
-                        assert drawn.token == token
-                        assert drawn.probability == pytest.approx(model.distribution(output)[token])
-                edge += float(expected[token])
-            drawn = sample.draw(head, next(uniforms))
-            assert drawn is not None
-            sample.advance(*drawn)
-            output = (*output, drawn.token)
-        sample.finish(True)
-        used.add(output)
+    used: list[Output] = []
+    for number in range(min(samples, len(truth))):
+        output = take(model, begin(tree, endless(seed + number)), endless(3 * seed + number), 9, [])
+        # As if it had not been drawn yet: the next sample is looked at on its way along this output.
+        tree = DistinctTree(model.rule)
+        for again in range(number):
+            take(model, begin(tree, endless(seed + again)), endless(3 * seed + again), 9, [])
+        for length in range(len(output)):
+            check_choices(
+                model, tree, residual(model, truth, set(used), output[:length]), used, output[:length]
+            )
+        assert take(model, begin(tree, endless(seed + number)), endless(3 * seed + number), 9, []) == output
+        used.append(output)
+
+
+def check_choices(
+    model: ToyModel, tree: DistinctTree, expected: NDArray[np.float64], used: list[Output], state: Output
+) -> None:
+    """The next sample's choices at a state: whom to follow, and what to draw where it follows nobody."""
+    head = model.head(state, 9)
+    # In the order in which they were taken, which is that of the choice.
+    known = list(dict.fromkeys(other[len(state)] for other in used if other[: len(state)] == state))
+    new = [token for token in head.ids.tolist() if token not in known]
+    leaving = float(sum(expected[token] for token in new))
+    if leaving > 1e-8:
+        for u in (1e-9 * leaving, leaving * (1 - 1e-9)):
+            assert choice(tree, model, state, u) is Way.LEAVES
+        edge = 0.0
+        for token in new:
+            share = float(expected[token]) / leaving
+            if share > 1e-8:
+                for u in (edge + 1e-9, edge + share - 1e-9):
+                    drawn = choice(tree, model, state, 0.0, head, u)
+                    assert isinstance(drawn, Drawn)
+                    assert drawn.token == token
+                    assert drawn.probability == pytest.approx(model.distribution(state)[token])
+            edge += share
+    edge = leaving
+    for token in known:
+        if expected[token] > 1e-8:
+            for u in (edge + 1e-9, edge + float(expected[token]) - 1e-9):
+                assert choice(tree, model, state, u) == token
+        edge += float(expected[token])
+
+
+def choice(
+    tree: DistinctTree, model: ToyModel, state: Output, u: float, head: Head | None = None, v: float = 0.0
+) -> int | Way | Drawn | None:
+    """Where a sample goes from a state, or which token it draws there; it comes to nothing."""
+    sample = begin(tree, itertools.repeat(u))
+    for length, token in enumerate(state):
+        sample.advance(token, float(model.distribution(state[:length])[token]))
+    found = sample.way if head is None else sample.draw(head, v)
+    sample.finish(False)
+    return found
 
 
 def test_the_first_three_samples_have_the_distribution_of_draws_without_replacement() -> None:
@@ -219,7 +286,7 @@ def test_the_first_three_samples_have_the_distribution_of_draws_without_replacem
     seen: Counter[tuple[Output, ...]] = Counter()
     for _ in range(count):
         tree = DistinctTree(model.rule)
-        seen[tuple(take(model, tree.sample(), uniforms, 2, []) for _ in range(3))] += 1
+        seen[tuple(take(model, begin(tree, uniforms), uniforms, 2, []) for _ in range(3))] += 1
     statistic, cells = 0.0, 0
     for triple in itertools.permutations(truth, 3):
         probability, left = 1.0, 1.0
@@ -242,7 +309,7 @@ def test_truncated_heads_and_live_draws_give_what_whole_rows_give(
     whole, short = DistinctTree(model.rule), DistinctTree(model.rule)
     live: list[Output] = []
     for i in range(len(dict(model.outputs())) + 2):
-        samples = whole.sample(), short.sample()
+        samples = begin(whole, endless(seed + i + 99)), begin(short, endless(seed + i + 99))
         outputs = (
             take(model, samples[0], endless(seed + i), 9, []),
             take(model, samples[1], endless(seed + i), size, live),
@@ -267,14 +334,14 @@ def test_sums_added_up_in_single_precision_cost_a_few_marked_repetitions(
     seen: set[Output] = set()
     repetitions = 0
     while not tree.exhausted:
-        sample = tree.sample()
+        sample = begin(tree, uniforms)
         output = take(model, sample, uniforms, size, [])
         tree.check_integrity()
         assert sample.repeats == (output in seen)
         repetitions += sample.repeats
         assert math.isclose(sample.log_probability, math.log(truth[output]), abs_tol=1e-6)
         seen.add(output)
-    assert seen == truth.keys()
+    assert sum(truth[output] for output in truth.keys() - seen) < 1e-11
     assert repetitions <= 1 + len({output[:-1] for output in truth}), "each state is corrected once"
 
 
@@ -290,7 +357,7 @@ def test_probabilities_of_any_size_never_lead_to_an_unmarked_repetition(
     uniforms = endless(seed)
     seen: set[Output] = set()
     while not tree.exhausted:
-        sample = tree.sample()
+        sample = begin(tree, uniforms)
         output = take(model, sample, uniforms, size, [])
         tree.check_integrity()
         assert sample.repeats or output not in seen
@@ -305,41 +372,40 @@ def test_what_a_nearly_certain_output_leaves_is_still_reached() -> None:
     rows = np.array([[0.0, -25.0, -26.0]] * 4, dtype=np.float32)
     model = ToyModel(rows, PLAIN, length=3)
     tree = DistinctTree(PLAIN)
-    first = take(model, tree.sample(), iter([0.5]), 3, [])
+    first = take(model, begin(tree), iter([0.5]), 3, [])
     assert first == (EOS,)
     left = sum(p for output, p in model.outputs() if output != first)
     assert tree.remaining == pytest.approx(left, rel=1e-12)
-    assert take(model, tree.sample(), endless(1), 3, []) != first
+    assert take(model, begin(tree, endless(11)), endless(1), 3, []) != first
 
 
 def test_a_token_just_below_one_is_drawn_from_nothing_that_is_used_up() -> None:
     model = random_model(2, 5, 1.0, PLAIN)
     tree = DistinctTree(PLAIN)
     highest = math.nextafter(1.0, 0.0)
-    outputs = [take(model, tree.sample(), itertools.repeat(highest), 5, []) for _ in range(20)]
+    outputs = [
+        take(model, begin(tree, itertools.repeat(highest)), itertools.repeat(highest), 5, [])
+        for _ in range(20)
+    ]
     assert len(set(outputs)) == 20
 
 
 def test_a_rest_at_the_bottom_of_the_floats_is_still_drawn() -> None:
     tree = DistinctTree(PLAIN)
-    sample = tree.sample()
+    sample = begin(tree)
     sample.advance(1, 0.5)
     sample.advance(2, 1.0)
     sample.advance(3, 1.0, untaken=5e-324)
     sample.finish(True)
-    sample = tree.sample()
+    sample = begin(tree, itertools.repeat(0.9))
     sample.advance(1, 0.5)
-    drawn = sample.draw(Head.of_row(np.array([-np.inf, -np.inf, 0.0, -800.0], dtype=np.float32), 1.0), 0.9)
-    assert drawn is not None
-    assert drawn.token == 2, (
-        "0.9 times the smallest float is the smallest float, the end of the last interval"
-    )
+    assert sample.way == 2, "0.9 times the smallest float is the smallest float, the end of the last interval"
 
 
 @settings(max_examples=100, deadline=None)
 @given(models, st.floats(0, 1, exclude_max=True), st.integers(1, 5))
 def test_the_first_sample_is_the_ordinary_one(model: ToyModel, u: float, size: int) -> None:
-    drawn = DistinctTree(model.rule).sample().draw(model.head((), size), u)
+    drawn = begin(DistinctTree(model.rule)).draw(model.head((), size), u)
     if drawn is None:
         assert not model.head((), size).complete
     else:
@@ -350,11 +416,11 @@ def test_greedy_sampling_is_exhausted_by_its_first_sample() -> None:
     for size in (1, 5):
         model = random_model(1, 5, 1.0, SamplingRule.of(1.0, 1, 1.0, 0.0))
         tree = DistinctTree(model.rule)
-        sample = tree.sample()
+        sample = begin(tree)
         first = take(model, sample, endless(1), size, [])
         assert sample.log_probability == 0.0
         assert tree.remaining == 0.0
-        sample = tree.sample()
+        sample = begin(tree)
         assert sample.repeats
         assert take(model, sample, endless(2), size, []) == first
 
@@ -364,11 +430,11 @@ def test_a_cut_beyond_the_head_is_learnt_from_the_first_live_draw() -> None:
     model = ToyModel(np.stack([row] * 5), SamplingRule.of(1.0, ALL, 0.75, 0.0), length=1)
     tree = DistinctTree(model.rule)
     live: list[Output] = []
-    first = take(model, tree.sample(), iter([0.5]), 2, live)
+    first = take(model, begin(tree), iter([0.5]), 2, live)
     assert (first, live) == ((1,), [()]), (
         "the third token is kept, but the head does not say how likely it is"
     )
-    sample = tree.sample()
+    sample = begin(tree)
     drawn = sample.draw(model.head((), 2), 0.6)
     assert drawn is not None
     assert drawn.token == 0
@@ -379,17 +445,17 @@ def test_a_cut_beyond_the_head_is_learnt_from_the_first_live_draw() -> None:
 
 def test_a_head_without_the_normaliser_leaves_the_draw_to_the_model() -> None:
     head = Head(np.array([3, 1], dtype=np.int32), np.array([1.0, 0.0], dtype=np.float32), 9, {0.5: 1.5})
-    assert DistinctTree(PLAIN).sample().draw(head, 0.0) is None
+    assert begin(DistinctTree(PLAIN)).draw(head, 0.0) is None
     nothing = Head(np.array([], dtype=np.int32), np.array([], dtype=np.float32), 9, {1.0: 1.5})
-    assert DistinctTree(PLAIN).sample().draw(nothing, 0.0) is None
+    assert begin(DistinctTree(PLAIN)).draw(nothing, 0.0) is None
 
 
 def test_an_aborted_sample_leaves_nothing_behind() -> None:
     model = random_model(1, 4, 1.0, PLAIN)
     tree = DistinctTree(PLAIN)
-    take(model, tree.sample(), endless(1), 4, [])
+    take(model, begin(tree, endless(11)), endless(1), 4, [])
     before = tree.remaining, tree.nbytes
-    sample = tree.sample()
+    sample = begin(tree)
     drawn = sample.draw(model.head((), 4), 0.9)
     assert drawn is not None
     sample.advance(*drawn)
@@ -401,79 +467,204 @@ def test_an_aborted_sample_leaves_nothing_behind() -> None:
 
 def test_a_state_with_an_empty_output_is_exhausted_by_it() -> None:
     tree = DistinctTree(PLAIN)
-    tree.sample().finish(True)
+    begin(tree).finish(True)
     assert tree.exhausted
 
 
-def test_rows_that_changed_in_the_meantime_mark_the_repetition_and_use_up_the_state() -> None:
+@pytest.mark.parametrize("live", [False, True])
+def test_rows_that_changed_in_the_meantime_mark_the_repetition_and_use_up_the_state(live: bool) -> None:
     """The tree expects a rest of 0.1, of which the newer row knows nothing."""
     tree = DistinctTree(PLAIN)
     for token, probability in ((1, 0.5), (2, 0.4)):
-        sample = tree.sample()
+        sample = begin(tree)
         sample.advance(token, probability)
         sample.finish(True)
     assert tree.remaining == pytest.approx(0.1)
-    sample = tree.sample()
-    assert sample.factors() == {1: 0.0, 2: 0.0}
-    row = np.array([-np.inf, 0.0, 0.0], dtype=np.float32)
-    drawn = sample.draw(Head.of_row(row, 1.0), 0.7)
-    assert drawn is not None
-    sample.advance(*drawn)
+    sample = begin(tree)
+    assert sample.way is Way.LEAVES
+    if live:
+        constraint = sample.constraint()
+        assert constraint is not None
+        assert (set(constraint.tokens), constraint.only) == ({1, 2}, False)
+        sample.advance(1, 0.5)
+    else:
+        head = Head.of_row(np.array([-np.inf, 0.0, 0.0], dtype=np.float32), 1.0)
+        assert sample.draw(head, 0.7) is None
+        assert sample.way is Way.LEAVES, "and leaves nothing out"
+        drawn = sample.draw(head, 0.7)
+        assert drawn is not None
+        assert drawn.token == 2
+        sample.advance(*drawn)
     assert sample.repeats
-    assert sample.factors() == {}
+    assert sample.constraint() is None
     sample.finish(True)
     assert tree.exhausted
     tree.check_integrity()
 
 
-def test_one_sample_at_a_time_finished_once() -> None:
-    tree = DistinctTree(PLAIN)
-    sample = tree.sample()
-    with pytest.raises(AssertionError, match="has not finished"):
-        tree.sample()
+def test_a_sample_ends_once() -> None:
+    sample = begin(DistinctTree(PLAIN))
     sample.finish(False)
-    with pytest.raises(AssertionError, match="finished twice"):
+    with pytest.raises(AssertionError, match="twice"):
         sample.finish(True)
 
 
-@pytest.mark.parametrize("probability", [0.0, -1.0, 1.1, math.nan])
-def test_a_probability_that_is_none_is_an_error(probability: float) -> None:
-    with pytest.raises(ValueError, match="probability of token 7"):
-        DistinctTree(PLAIN).sample().advance(7, probability)
+@dataclass
+class Walker:
+    """A sample on its way, drawing with numbers that depend on nothing but its own name and place."""
+
+    model: ToyModel
+    sample: DistinctSample
+    name: int
+    size: int
+    """Tokens that heads know."""
+    output: Output = ()
+    turns: int = 0
+
+    @classmethod
+    def begin(cls, model: ToyModel, tree: DistinctTree, name: int, size: int) -> Walker:
+        return cls(model, tree.sample(lambda depth: uniform(1000 + name, depth)), name, size)
+
+    def step(self) -> bool:
+        """Take a token if that is possible now; whether it was."""
+        self.turns += 1
+        before = self.output
+        u = uniform(self.name, len(before))
+        self.output, _ = step(self.model, self.sample, before, u, self.size)
+        return self.output != before
+
+    @property
+    def whole(self) -> bool:
+        return self.model.ends(self.output)
+
+    def to_its_end(self) -> Output:
+        while not self.whole:
+            assert self.step()
+        self.sample.finish(True)
+        return self.output
 
 
-def test_outputs_may_be_deeper_than_the_stack() -> None:
+def side_by_side(
+    model: ToyModel, size: int, aborted: Sequence[bool], order: random.Random
+) -> tuple[DistinctTree, dict[int, Walker]]:
+    """Samples that begin, go on and come to nothing at random; the tree, and the samples by name."""
+    tree = DistinctTree(model.rule)
+    names = iter(range(len(aborted)))
+    walking: list[Walker] = []
+    over: dict[int, Walker] = {}
+    while len(over) < len(aborted):
+        name = next(names, None) if order.random() < 0.5 else None
+        if name is not None:
+            walking.append(Walker.begin(model, tree, name, size))
+        for walker in order.sample(walking, len(walking)):
+            if order.random() < 0.7 and not walker.whole:
+                walker.step()
+            gone = aborted[walker.name] and not walker.whole and order.random() < 0.2
+            if walker.whole or gone:
+                walker.sample.finish(not gone)
+                walking.remove(walker)
+                over[walker.name] = walker
+            tree.check_integrity()
+            assert walker.turns < 500, "somebody waits forever"
+    assert not tree.in_flight
+    return tree, over
+
+
+@settings(max_examples=300, deadline=None)
+@given(models, st.integers(1, 5), st.integers(2, 12), st.randoms())
+def test_samples_side_by_side_get_what_they_would_get_one_after_the_other(
+    model: ToyModel, size: int, count: int, order: random.Random
+) -> None:
+    tree, over = side_by_side(model, size, [False] * count, order)
+    alone = DistinctTree(model.rule)
+    for name in range(count):
+        walker = Walker.begin(model, alone, name, size)
+        assert walker.to_its_end() == over[name].output
+        assert walker.sample.repeats == over[name].sample.repeats
+        assert walker.sample.log_probability == pytest.approx(over[name].sample.log_probability)
+    assert tree.remaining == pytest.approx(alone.remaining, abs=1e-9)
+    assert tree.nbytes == alone.nbytes
+
+
+@settings(max_examples=300, deadline=None)
+@given(models, st.integers(1, 5), st.lists(st.booleans(), min_size=2, max_size=12), st.randoms())
+def test_samples_that_come_to_nothing_leave_nothing_behind(
+    model: ToyModel, size: int, aborted: list[bool], order: random.Random
+) -> None:
+    tree, over = side_by_side(model, size, aborted, order)
+    new = [walker.output for walker in over.values() if walker.whole and not walker.sample.repeats]
+    truth = dict(model.outputs())
+    assert len(new) == len(set(new)), "a repetition that nobody noticed"
+    assert tree.remaining == pytest.approx(1.0 - sum(truth[output] for output in new), abs=1e-9)
+    taken = {output[: length + 1] for output in new for length in range(len(output))}
+    assert tree.nbytes <= TREE_BYTES + NODE_BYTES * (1 + len(taken))
+
+
+def test_samples_that_part_at_once_do_not_wait_for_each_other() -> None:
+    """Eight tokens in a row that nobody knows beforehand: whoever differs at the first goes on alone."""
+    rows = np.zeros((9, 8), dtype=np.float32)
+    rows[:, 0] = -30.0
+    model = ToyModel(rows, PLAIN, length=12)
     tree = DistinctTree(PLAIN)
-    for last in (1, 2):
-        sample = tree.sample()
-        for _ in range(20_000):
-            sample.advance(3, 0.999)
-        sample.advance(last, 0.25)
-        sample.finish(True)
-    tree.check_integrity()
-    assert tree.remaining == pytest.approx(1 - 0.5 * 0.999**20_000)
+    walkers = [Walker.begin(model, tree, name, 8) for name in range(6)]
+    loops = 0
+    while walkers:
+        loops += 1
+        for walker in list(walkers):
+            walker.step()
+            if walker.whole:
+                walker.sample.finish(True)
+                walkers.remove(walker)
+    # Each follows another for one or two tokens at the most; one after the other would be 72 loops.
+    assert loops <= 24
 
 
-def test_a_trees_budget_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="capacity_bytes"):
-        DistinctTrees(0)
+def test_what_an_earlier_sample_may_still_use_up_is_bounded_by_what_it_has_drawn() -> None:
+    tree = DistinctTree(PLAIN)
+    first = begin(tree)
+
+    def said() -> list[int | Way]:
+        """Where the next sample would go, by its number."""
+        found: list[int | Way] = []
+        for u in (0.39, 0.41, 0.56, 0.58):
+            sample = begin(tree, itertools.repeat(u))
+            found.append(sample.way)
+            assert sample.blocked == (found[-1] is not Way.LEAVES and tree.remaining == 1.0)
+            sample.finish(False)
+        return found
+
+    assert said() == [Way.WAITS] * 4, "the first one has not drawn, and may be the only output"
+    first.advance(7, 0.6)
+    # 0.4 are untaken; behind the token all may go or nothing.
+    assert said() == [Way.LEAVES, Way.WAITS, Way.WAITS, Way.WAITS]
+    first.advance(8, 0.49)
+    # At least 0.306 stay: those who leave are below 0.4 / 0.706 = 0.567 at the most.
+    assert said() == [Way.LEAVES, Way.WAITS, Way.WAITS, 7]
+    first.finish(True)
+    assert said() == [Way.LEAVES, Way.LEAVES, Way.LEAVES, 7]
+
+
+def half(_depth: int) -> float:
+    return 0.5
 
 
 def test_states_rules_and_forgetting() -> None:
     trees = DistinctTrees(10**6)
     cold = SamplingRule.of(0.5, ALL, 1.0, 0.0)
     for digest, rule_ in ((b"a", PLAIN), (b"a", cold), (b"b", PLAIN)):
-        trees.sample(digest, rule_).finish(True)
+        trees.sample(digest, rule_, half).finish(True)
     assert len(trees) == 3
-    assert trees.sample(b"a", PLAIN).repeats
-    assert trees.in_flight(b"a", PLAIN)
-    assert not trees.in_flight(b"a", cold)
+    assert trees.sample(b"a", PLAIN, half).repeats
+    assert not trees.in_flight(b"a", PLAIN), "an ordinary one"
+    trees.sample(b"d", PLAIN, half)
+    assert trees.in_flight(b"d", PLAIN)
+    assert not trees.in_flight(b"d", cold)
     trees.capacity_bytes = 1
-    trees.sample(b"c", PLAIN).finish(True)
+    trees.sample(b"c", PLAIN, half).finish(True)
     assert len(trees) == 1, "only the tree with a sample in flight stays"
-    assert trees.forgotten == 3
+    assert trees.forgotten == 4
     trees.check_integrity()
-    assert not trees.sample(b"b", PLAIN).repeats, "forgotten"
+    assert not trees.sample(b"b", PLAIN, half).repeats, "forgotten"
 
 
 class TreesMachine(RuleBasedStateMachine):
@@ -490,7 +681,7 @@ class TreesMachine(RuleBasedStateMachine):
     def begin(self, digest: bytes) -> None:
         if digest not in self.running:
             assert not self.trees.in_flight(digest, PLAIN)
-            self.running[digest] = self.trees.sample(digest, PLAIN)
+            self.running[digest] = self.trees.sample(digest, PLAIN, half)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), tokens=st.lists(st.integers(0, 3), max_size=15), ended=st.booleans())
@@ -526,7 +717,7 @@ TestTreesMachine.settings = settings(max_examples=50, stateful_step_count=40, de
 
 def test_exhaustion_is_a_threshold_on_mass() -> None:
     tree = DistinctTree(PLAIN)
-    sample = tree.sample()
+    sample = begin(tree)
     sample.advance(1, 1.0, untaken=EXHAUSTED / 2)
     sample.finish(True)
     assert tree.exhausted

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from hive.logits_cache.cache import CachedRequest, LogitsCache
 from hive.logits_cache.in_flight import PATIENCE, InFlight
 from hive.logits_cache.packing import pack
 from hive.logits_cache.replay import Replay, Stop, Verdict
-from hive.logits_cache.sampling import SamplingRule, draw_live, uniform
+from hive.logits_cache.sampling import SamplingRule, draw_live, probability, uniform
 from hive.logits_cache.trie import Node
 from tests.hive.logits_cache.test_cache import ALL, EOS, VOCABULARY, ToyModel, serve
 
@@ -27,6 +28,7 @@ class Job:
     prompt: list[int]
     arrives: int = 0
     aborted_at: int | None = None
+    policy: Literal["stepwise", "distinct"] = "stepwise"
     output: list[int] = field(default_factory=list)
     replay: Replay | None = None
     request: CachedRequest | None = None
@@ -40,9 +42,15 @@ class Job:
 class Engine:
     """Loops as the scheduler does: slices of replays, then one step of all that the model computes."""
 
-    def __init__(self, jobs: list[Job], cache: LogitsCache, flushed_at: int | None = None) -> None:
+    def __init__(
+        self,
+        jobs: list[Job],
+        cache: LogitsCache,
+        flushed_at: int | None = None,
+        head_size: int = VOCABULARY,
+    ) -> None:
         self.jobs, self.cache, self.flushed_at = jobs, cache, flushed_at
-        self.model = ToyModel(VOCABULARY)
+        self.model = ToyModel(head_size)
         self.replaying: list[Job] = []
         self.computing: list[Job] = []
         self.loops = 0
@@ -60,7 +68,7 @@ class Engine:
             if job.aborted_at == self.loops and not job.over:
                 self.end(job, ended=False)
             elif job.arrives == self.loops and not job.over:
-                job.request = CachedRequest("m", RULE, job.seed, job.prompt)
+                job.request = CachedRequest("m", RULE, job.seed, job.prompt, job.policy)
                 job.replay = self.cache.begin(job.request)
                 self.replaying.append(job)
         for job in list(self.replaying):
@@ -93,7 +101,16 @@ class Engine:
         row = self.model.row([*job.prompt, *job.output])
         head = self.model.head(row, RULE.temperature)
         u = uniform(job.seed, len(job.prompt) + len(job.output) - 1)
-        job.output.append(draw_live(head, lambda: row, RULE, u))
+        sample = job.request.sample
+        constraint = sample.constraint() if sample is not None else None
+        if constraint is not None and constraint.only:
+            (token,) = constraint.tokens
+        else:
+            factors = dict.fromkeys(constraint.tokens, 0.0) if constraint is not None else None
+            token = draw_live(head, lambda: row, RULE, u, factors)
+        job.output.append(token)
+        if sample is not None:
+            sample.advance(token, probability(head, lambda: row, RULE, token))
         self.cache.record(job.request, job.output, pack(head))
         if job.whole:
             self.end(job, ended=True)
@@ -107,8 +124,8 @@ class Engine:
             self.cache.depart(job.request, job.output, ended=ended, replayed=0)
 
 
-def alone(job: Job) -> list[int]:
-    return serve(ToyModel(VOCABULARY), None, job.prompt, RULE, job.seed, LENGTH)[0]
+def alone(job: Job, head_size: int = VOCABULARY) -> list[int]:
+    return serve(ToyModel(head_size), None, job.prompt, RULE, job.seed, LENGTH)[0]
 
 
 JOBS = st.lists(
@@ -149,6 +166,65 @@ def test_a_state_is_computed_once_however_many_are_there(seeds: list[int]) -> No
     assert engine.model.passes == len(states)
     # Nobody is later than it would be alone by more than the loop in which a row is handed on.
     assert engine.loops <= 2 * LENGTH + 1
+
+
+def distinct_jobs(aborted_at: st.SearchStrategy[int | None]) -> st.SearchStrategy[list[Job]]:
+    return st.lists(
+        st.builds(
+            Job,
+            seed=st.integers(0, 3),
+            prompt=st.sampled_from([[4], [4, 7]]),
+            arrives=st.integers(0, 6),
+            aborted_at=aborted_at,
+            policy=st.sampled_from(["distinct", "distinct", "stepwise"]),
+        ),
+        min_size=1,
+        max_size=10,
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(distinct_jobs(st.none()), st.sampled_from([VOCABULARY, 3]))
+def test_distinct_samples_at_once_are_those_drawn_one_after_the_other(
+    jobs: list[Job], head_size: int
+) -> None:
+    engine = Engine(jobs, LogitsCache(10**7), head_size=head_size)
+    engine.run()
+    assert len(engine.cache.in_flight) == 0
+    one_by_one = LogitsCache(10**7)
+    # Arrivals of one loop begin in the order of the list.
+    for job in sorted(jobs, key=lambda job: job.arrives):
+        if job.policy == "stepwise":
+            assert job.output == alone(job, head_size)
+        else:
+            again = replace(job, arrives=0, output=[], replay=None, request=None, over=False)
+            Engine([again], one_by_one, head_size=head_size).run()
+            assert again.output == job.output
+
+
+@settings(max_examples=200, deadline=None)
+@given(distinct_jobs(st.none() | st.integers(0, 12)), st.sampled_from([VOCABULARY, 3]))
+def test_distinct_samples_stay_distinct_whoever_leaves_on_the_way(jobs: list[Job], head_size: int) -> None:
+    engine = Engine(jobs, LogitsCache(10**7), head_size=head_size)
+    engine.run()
+    assert len(engine.cache.in_flight) == 0
+    for prompt in ([4], [4, 7]):
+        whole = [
+            tuple(job.output)
+            for job in jobs
+            if job.whole and (job.policy, job.prompt) == ("distinct", prompt)
+        ]
+        assert len(whole) == len(set(whole))
+
+
+def test_distinct_samples_are_drawn_side_by_side() -> None:
+    jobs = [Job(seed, [4], policy="distinct") for seed in range(8)]
+    engine = Engine(jobs, LogitsCache(10**7))
+    engine.run()
+    assert len({tuple(job.output) for job in jobs}) == len(jobs)
+    states = {tuple(job.output[:length]) for job in jobs for length in range(len(job.output))}
+    assert engine.model.passes == len(states), "each state is computed once"
+    assert engine.loops < len(jobs) * LENGTH / 2
 
 
 def test_those_who_followed_are_counted() -> None:

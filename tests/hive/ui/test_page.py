@@ -51,7 +51,7 @@ def tell(server: PageServer, evicted: int = 0) -> None:
     server.tell(
         agents={"agents": agents, "omitted": 3},
         scores={"round": 9, "history": {EVIL: [[7, 0.5], [8, 1.0], [9, 0.25]], "gone": [[1, 0.5]]}},
-        requests={"running": 4, "queued": 2, "replaying": 1, "held": 0},
+        requests={"running": 4, "queued": 2, "replaying": 1, "waiting": 0},
         sessions={
             "sessions": [
                 session("s-1", agents=[EVIL, LONG], states=12, state=EVIL, running=3, requests=40),
@@ -219,7 +219,7 @@ def test_an_empty_server_says_so(tab: Tab, server: PageServer) -> None:
         agents={"agents": [], "omitted": 0},
         scores={"round": 0, "history": {}},
         sessions={"sessions": [], "omitted": 0},
-        requests={"running": 0, "queued": 0, "replaying": 0, "held": 0},
+        requests={"running": 0, "queued": 0, "replaying": 0, "waiting": 0},
     )
     tab.view(1300, 900)
     tab.open(server.url + page.PATH)
