@@ -8,10 +8,13 @@ by ``hive.launch_server`` and at the end of ``Scheduler.__init__``.
 from __future__ import annotations
 
 import importlib
+import logging
 
 from hive.server_args import HiveServerArgs
 from sglang_patches import cpu_platform, releases
 from sglang_patches.patches import Patch, patches_of
+
+logger = logging.getLogger(__name__)
 
 
 class PatchError(RuntimeError):
@@ -48,8 +51,13 @@ def _register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     patches = active_patches()
-    if patches:
+    try:
         releases.check(releases.installed())
+    except releases.UnsupportedRelease as error:
+        # Hive's own launcher refuses to start, see verify(); a stock server is left as it is.
+        if patches and not HiveServerArgs.in_environment():
+            logger.warning("Hive: nothing is patched: %s", error)
+        return
     for patch in patches:
         module, _, name = patch.hook.partition(":")
         hook = getattr(importlib.import_module(f"sglang_patches.{module}"), name)

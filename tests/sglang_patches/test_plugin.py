@@ -56,6 +56,26 @@ def test_another_sglang_is_refused_by_version(monkeypatch: pytest.MonkeyPatch) -
         plugin.verify()
 
 
+@pytest.mark.parametrize("hives", [True, False])
+def test_nothing_of_another_sglang_is_patched(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hives: bool
+) -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    monkeypatch.setattr(sglang, "__version__", "0.5.99")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(HookRegistry, "register", lambda *_: pytest.fail("a hook was registered"))
+    if hives:
+        monkeypatch.setenv(ENVIRONMENT_VARIABLE, "{}")
+    else:
+        monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
+    with caplog.at_level("WARNING"):
+        plugin.activate()
+    # Hive's launcher says it as it refuses to start.
+    assert len(caplog.messages) == (0 if hives else 1)
+    assert all("this Hive supports 0.5.17 and 0.5.23" in message for message in caplog.messages)
+
+
 def launch(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hive.launch_server", *flags]
     return subprocess.run(
