@@ -52,8 +52,12 @@ def request(finished: bool = False) -> Any:
     return SimpleNamespace(finished=lambda: finished)
 
 
+def replaying(awaits: bytes | None = None) -> Any:
+    return SimpleNamespace(hive=SimpleNamespace(cached=SimpleNamespace(awaits=awaits)))
+
+
 def scheduler(**fields: Any) -> Any:
-    state = SchedulerState(AgentRegistry(8), None, None, None, False, [request()], [], [])
+    state = SchedulerState(AgentRegistry(8), None, None, None, False, [replaying(), replaying(awaits=b"row")], [])
     ranks = {
         "pp_rank": 0,
         "attn_tp_rank": 0,
@@ -79,7 +83,7 @@ def test_a_request_runs_wherever_it_is_but_in_the_queue() -> None:
         scheduler(running_batch=batch(both), last_batch=batch(both, new, done), waiting_queue=[request()])
     )
     (found,) = [event for event in told.told[0] if isinstance(event, Requests)]
-    assert found == Requests(running=2, queued=1, replaying=1)
+    assert found == Requests(running=2, queued=1, replaying=2, waiting=1)
 
 
 def test_an_error_ends_the_events_and_not_the_server(caplog: pytest.LogCaptureFixture) -> None:
