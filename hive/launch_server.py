@@ -146,8 +146,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         # four processes), a decode step then waits for time slices: 1,200 ms instead of 44 ms, measured on two
         # cores under a load of six. The scheduler processes inherit the variable before they load torch.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        # A server that loses its scheduler would wait up to 65 s for the core dump of a GPU.
+        # A server that loses its scheduler would wait for a GPU to settle, and a minute for its core dump.
         os.environ.setdefault("SGLANG_CUDA_COREDUMP_BEFORE_CRASH", "0")
+        os.environ.setdefault("SGLANG_PYSPY_DUMP_BEFORE_CRASH", "0")
 
     from sglang.launch_server import run_server
     from sglang.srt.server_args import prepare_server_args
