@@ -241,6 +241,17 @@ async def test_raw_completions_with_a_hive_server() -> None:
     assert "temperature" not in parameters
 
 
+async def test_only_hive_can_draw_without_replacement() -> None:
+    async with Server(SGLANG) as server:
+        client = HttpClient(server.url, replay="distinct")
+        with pytest.raises(
+            ModelError, match=r"cannot draw without replacement.*python -m hive.launch_server"
+        ):
+            await client.complete(ask("q"))
+        await client.aclose()
+        assert not server.asked("/generate")
+
+
 async def test_distinct_samples_are_distinct_within_a_session() -> None:
     tenants = []
     async with Server({**HIVE, **SGLANG}) as server:

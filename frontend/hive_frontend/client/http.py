@@ -56,7 +56,7 @@ class HttpClient(Client):
 
     `replay="off"` asks a Hive server to decode every token anew; `replay="distinct"` to draw without replacement:
     within a session no two answers to the same prompt, under the same settings, are made of the same tokens, until all
-    are used up.
+    are used up. Other servers cannot do that: a call raises `ModelError`.
     """
 
     def __init__(
@@ -304,6 +304,11 @@ class HttpClient(Client):
     async def _identity(self, request: Request) -> tuple[int, Json]:
         """The seed of a request, and who sends it; the latter is empty for servers that would not know it."""
         if not await self._asked_whether_hive():
+            if self._replay == "distinct":
+                raise ModelError(
+                    f'{self.url} cannot draw without replacement, as replay="distinct" asks: only Hive\'s server can. '
+                    "Start one with python -m hive.launch_server, or leave replay out"
+                )
             return sample_seed(request.seed, request.sample), {}
         tag: Json = {
             "agent": request.agent,
