@@ -19,7 +19,7 @@ def refusal(server_args: Any, environment: Mapping[str, str]) -> str | None:
             "--smg-grpc-mode serves gRPC alone, where nothing checks requests and keys. Leave it out: Hive serves HTTP",
         ),
         (
-            server_args.grpc_port is not None,
+            server_args.grpc_port is not None or "SGLANG_GRPC_PORT" in environment,
             "--grpc-port (SGLANG_GRPC_PORT) opens a second port, where nothing checks requests and keys. Leave it out: "
             "Hive serves HTTP",
         ),

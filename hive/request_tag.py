@@ -59,6 +59,8 @@ class RequestTag:
     sample: int | None = None
     replay: Literal["stepwise", "hotspot", "distinct", "off"] | None = None
     tenant: str | None = None
+    scope: str | None = None
+    """Within a tenant, what its distributions and used-up samples are kept apart by, and nothing else is."""
     hotspot_threshold: float | None = None
     """Steps whose score is above it are resampled; the rest of the cached output is kept."""
     hotspot_top_k: int | None = None
@@ -103,7 +105,7 @@ def shown_key(key: Any) -> str:
 def _checked(field: str, name: Any, value: Any) -> Any:
     """One value of the tag, checked by the rule of its name."""
     match name:
-        case "agent" | "session" | "state" | "tenant":
+        case "agent" | "session" | "state" | "tenant" | "scope":
             if not (isinstance(value, str) and NAME_PATTERN.fullmatch(value)):
                 rule = "must be 1 to 128 characters of A-Z, a-z, 0-9 and ._:/@-"
                 raise RequestError(field, f"{rule}, got {shown(value)}")

@@ -93,10 +93,12 @@ class HiveServerArgs:
         "row (up to 300 KB), so that every draw can be replayed (default: head).",
         choices=("head", "full"),
     )
-    share_tenants: bool = _flag(
-        False,
-        "Let tenants replay each other's distributions (default: off).",
-        action=argparse.BooleanOptionalAction,
+    share_tenants: Literal["nothing", "kv", "everything"] = _flag(
+        "nothing",
+        "What tenants share: 'nothing'; 'kv', the KV of equal prompts, whose hits tell one tenant what another asked; "
+        "or 'everything', the distributions of the Logits Cache as well (default: nothing). Agents, sessions and their "
+        "statistics are always apart.",
+        choices=("nothing", "kv", "everything"),
     )
     eviction: Literal["density", "paper", "lru", "lfu", "slru", "engine"] = _flag(
         "density",
@@ -143,9 +145,15 @@ class HiveServerArgs:
     )
     max_agents: int = _flag(
         1024,
-        "Agents that are told apart at a time (default: 1024). One more takes the place of an unregistered one that is "
-        "over, idle for a whole window and without KV on the device, whose counts go to 'other'; where none is, it is "
-        "itself counted as 'other'.",
+        "Agents that are told apart at a time (default: 1024). One more takes the place of one that is over, idle "
+        "for a whole window and without KV on the device, unregistered ones first, whose counts go to 'other'; where "
+        "none is, it is itself counted as 'other'.",
+        type=int,
+        metavar="N",
+    )
+    max_tenant_agents: int = _flag(
+        256,
+        "The same for each tenant (default: 256); one more takes the place of one of its own.",
         type=int,
         metavar="N",
     )
@@ -201,6 +209,7 @@ class HiveServerArgs:
             ("round_requests", 1),
             ("window_rounds", 1),
             ("max_agents", 1),
+            ("max_tenant_agents", 1),
             ("max_header_bytes", 1024),
             ("max_body_bytes", 1024),
         ):

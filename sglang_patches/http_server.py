@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from hive.access import Access
 from hive.request_checks import Limits
-from hive.request_tag import NAME_PATTERN
+from hive.request_tag import NAME_PATTERN, header_tag
 from hive.server_args import HiveServerArgs
 from sglang_patches import events
 from sglang_patches.releases import current
@@ -46,9 +46,10 @@ def before_setup_and_run_http_server(
     from sglang.srt.entrypoints.http_server import app
 
     tokenizer_manager.hive_limits = limits_of(tokenizer_manager)
-    app.include_router(router(tokenizer_manager))
+    access = access_of(server_args)
+    app.include_router(router(tokenizer_manager, access))
     app.include_router(events.router(server_args))
-    install(app, tokenizer_manager.hive_limits, access_of(server_args))
+    install(app, tokenizer_manager.hive_limits, access)
 
 
 def limits_of(tokenizer_manager: Any) -> Limits:
@@ -77,8 +78,12 @@ def access_of(server_args: Any) -> Access:
     )
 
 
-def router(tokenizer_manager: Any) -> APIRouter:
-    """The ``/hive`` routes over a running tokenizer manager."""
+def router(tokenizer_manager: Any, access: Access) -> APIRouter:
+    """The ``/hive`` routes over a running tokenizer manager.
+
+    Each works on the tenant that ``x-hive-tenant`` names.  Without that header, operators see all tenants, and others
+    what is nobody's.
+    """
     from sglang.srt.utils.auth import AuthLevel, auth_level
 
     routes = APIRouter(prefix="/hive")
@@ -91,20 +96,27 @@ def router(tokenizer_manager: Any) -> APIRouter:
         answers = await tokenizer_manager.dumper_control(message)
         return [part for answer in answers for part in answer.response]
 
+    async def statistics(operation: str, request: Request) -> dict[str, Any]:
+        tenant = header_tag.get().tenant
+        everything = tenant is None and access.is_operator(request.headers.raw)
+        return merge_ranks(await control(operation, tenant=tenant, everything=everything))
+
     @routes.post("/agents")
     async def register_agent(request: Request) -> dict[str, Any]:
         registration = checked(AgentRegistration.model_validate_json, await request.body())
-        await control("register", **registration.model_dump(exclude_none=True))
+        body = registration.model_dump(exclude_none=True)
+        await control("register", tenant=header_tag.get().tenant, **body)
         return registration.model_dump()
 
     @routes.get("/agents")
-    async def list_agents() -> dict[str, Any]:
-        return {"agents": merge_ranks(await control("agents"))["agents"]}
+    async def list_agents(request: Request) -> dict[str, Any]:
+        return {"agents": (await statistics("agents", request))["agents"]}
 
     @routes.delete("/sessions/{session:path}")
     async def end_session(session: str) -> dict[str, Any]:
         checked(TypeAdapter(Name).validate_python, session)
-        counts = [part["requests"] for part in await control("end_session", session=session)]
+        answers = await control("end_session", tenant=header_tag.get().tenant, session=session)
+        counts = [part["requests"] for part in answers]
         known = [count for count in counts if count is not None]
         if not known:
             raise HTTPException(404, f"session {session!r} is not known: it sent no request, or it has ended")
@@ -119,8 +131,8 @@ def router(tokenizer_manager: Any) -> APIRouter:
         return Response(orjson.dumps(rendered), media_type="application/json")
 
     @routes.get("/stats")
-    async def stats() -> dict[str, Any]:
-        return {"version": version("hive"), **merge_ranks(await control("stats"))}
+    async def stats(request: Request) -> dict[str, Any]:
+        return {"version": version("hive"), **await statistics("stats", request)}
 
     async def check() -> dict[str, Any]:
         """Look through the caches' books: takes about a second for each million of states, and nothing runs then."""
@@ -172,8 +184,9 @@ def _add(left: Any, right: Any) -> Any:
         case list(), list():
             by_name: dict[Any, Any] = {}
             for item in [*left, *right]:
-                # Agents have names, and what they share has two.
-                name = item.get("name") or (item["agent"], item["producer"])
+                # Agents have names, and what they share has two; each is a tenant's.
+                names = ("tenant", "name", "agent", "producer_tenant", "producer")
+                name = tuple(item.get(part) for part in names)
                 by_name[name] = _add(by_name[name], item) if name in by_name else item
             return list(by_name.values())
         case bool(), bool():

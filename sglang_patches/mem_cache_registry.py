@@ -38,7 +38,7 @@ def around_default_radix_cache_factory(original: Callable[..., Any], ctx: TreeCa
             other,
         )
         return original(ctx)
-    agents = AgentRegistry(args.max_agents, window=args.window)
+    agents = registry_of(args)
     policy = policy_of(args.eviction, agents, DensitySettings(max_share=args.eviction_max_share))
     logger.info("Hive: eviction by %s", args.eviction)
     if not ctx.enable_hierarchical_cache:
@@ -63,3 +63,8 @@ def other_cache(ctx: TreeCacheBuildContext) -> str | None:
     """Why SGLang builds another cache than the two that Hive extends; None where it builds one of them."""
     reasons = current().other_caches(ctx)
     return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def registry_of(args: HiveServerArgs) -> AgentRegistry:
+    """An empty registry with the bounds of the flags."""
+    return AgentRegistry(args.max_agents, window=args.window, max_tenant_agents=args.max_tenant_agents)

@@ -14,9 +14,9 @@ class SchedulerMetrics:
     """Counters by agent and gauges of the Logits Cache.
 
     A process cannot take a label back (prometheus_client has no way to, where several share a directory).  So labels
-    are bounded apart from the registry, which has as many agents at a time, but any number over the years: agents
-    that are registered stay for good and have labels of their own, and so have the first others, as many again.
-    Those that follow are counted under :data:`~hive.agents.registry.OTHER`, and have no scores here.
+    are bounded apart from the registry, which has as many agents at a time, but any number over the years: as many
+    agents as it has slots get labels of their own without being registered, and twice as many in all.  Those that
+    follow are counted under :data:`~hive.agents.registry.OTHER`, and have no scores here.
     """
 
     def __init__(self) -> None:
@@ -135,6 +135,8 @@ class SchedulerMetrics:
         """What an agent is shown under."""
         if name == OTHER or name in self._labels:
             return name
+        if len(self._labels) >= 2 * agents.max_agents:
+            return OTHER
         if not agents.is_registered(name):
             if self._unregistered >= agents.max_agents:
                 return OTHER

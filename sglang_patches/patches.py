@@ -209,10 +209,13 @@ PATCHES: tuple[Patch, ...] = (
         "sglang.srt.utils.auth.decide_request_auth",
         "around",
         "auth:around_decide_request_auth",
-        ("method", "path"),
-        does="Lets `GET /hive/ui` through without a key; the page holds nothing of the server.",
-        why="A browser cannot send a key with the address of a page.",
-        breaks="With --api-key, the page of /hive/ui cannot be opened.",
+        ("method", "path", "authorization_header", "api_key", "admin_api_key", "auth_level"),
+        does=(
+            "Lets the admin key open every route, and `GET /hive/ui` through without a key; the page holds nothing of "
+            "the server."
+        ),
+        why="Operators see the statistics of all tenants, and a browser cannot send a key with the address of a page.",
+        breaks="With both keys, nobody sees the statistics of all tenants; with --api-key, /hive/ui cannot be opened.",
         upstream=(HTTP_PLUGINS,),
     ),
     Patch(

@@ -56,7 +56,7 @@ class RequestDoor:
         tag = None
         try:
             route = self._admit(scope)
-            tag = header_tag.set(_tag(scope))
+            tag = header_tag.set(self._tag(scope, route))
             if scope["type"] == "http":
                 body = await _read(receive, self._limit(route))
                 if body is None:
@@ -112,6 +112,24 @@ class RequestDoor:
             raise Refusal(RequestError("authorization", "must have the server's key"), 401)
         return route
 
+    def _tag(self, scope: Scope, route: str) -> RequestTag:
+        """The tag of the headers, where the route may be had with it.
+
+        Raises:
+            Refusal: where it may not, and where the tag is malformed.
+        """
+        headers = scope["headers"]
+        try:
+            tag = tag_from_headers(headers)
+        except RequestError as error:
+            raise Refusal(error, 400) from None
+        if (route in routes.OF_ALL_TENANTS and tag.tenant is not None) or (
+            route in routes.FOR_OPERATORS and not self._access.is_operator(headers)
+        ):
+            rule = f"must not be {route}: it tells of all tenants, and so is the operator's"
+            raise Refusal(RequestError("path", rule), 403)
+        return tag
+
     def _limit(self, route: str) -> int:
         small = route.startswith("/hive/") and route not in routes.CHECKED
         return self._limits.max_control_bytes if small else self._limits.max_body_bytes
@@ -148,13 +166,6 @@ def install(app: Any, limits: Limits, access: Access) -> None:
 
 def _answer(_request: Any, error: RequestError) -> Response:
     return Response(_content(error, 400), status_code=400, media_type="application/json")
-
-
-def _tag(scope: Scope) -> RequestTag:
-    try:
-        return tag_from_headers(scope["headers"])
-    except RequestError as error:
-        raise Refusal(error, 400) from None
 
 
 def _asks_for_meta_info(body: dict[str, Any]) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from hive.agents.registry import AgentRegistry
+from hive.agents.registry import OTHER, AgentRegistry
+from hive.agents.tenant import EVERYTHING, View, qualified
 from hive.eviction.book import NOT_RESIDENT, Use
 from hive.logits_cache.cache import CachedRequest, LogitsCache
 from hive.logits_cache.hotspot import HotspotRule
@@ -41,7 +42,7 @@ class SchedulerState:
     cache: LogitsCache | None
     """None when ``--no-hive-logits-cache`` was given or another sampler runs."""
     metrics: SchedulerMetrics | None
-    share_tenants: bool
+    share_tenants: Literal["nothing", "kv", "everything"]
     replaying: list[Req]
     """Requests with a replay that goes on, or waits; each loop of the scheduler gives every one of them a slice."""
     drawing: list[Req]
@@ -56,11 +57,12 @@ class SchedulerState:
         """Of those that replay: for a row that the model computes for another one, or for an earlier sample."""
         return sum(req.hive.cached.awaits is not None for req in self.replaying)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, view: View = EVERYTHING) -> dict[str, Any]:
+        """All there is to tell; of what is not of the view, :meth:`View.of` takes out more."""
         cache = self.cache.summary() if self.cache else None
         if cache is not None:
             cache |= {"replaying": len(self.replaying), "waiting": self.waiting, "joined": self.joined}
-        known = self.agents.summary()
+        known = self.agents.summary(view)
         if self.tree is not None:
             residency = self.tree.book.summary()
             for agent in known["agents"]:
@@ -94,6 +96,26 @@ def tag_of(req: Req) -> dict[str, Any]:
     """The request's tag in wire format; checked at the door, so only its presence is in question."""
     tag = (req.sampling_params.custom_params or {}).get("hive")
     return tag if isinstance(tag, dict) else {}
+
+
+def identity_of(req: Req) -> tuple[str | None, str | None]:
+    """The agent and the session of a request, by names that hold its tenant."""
+    tag = tag_of(req)
+    tenant, agent, session = tag.get("tenant"), tag.get("agent"), tag.get("session")
+    if tenant is not None:
+        # Nobody's requests without an agent are counted beside those of agents past the limit.
+        agent = qualified(tenant, agent or OTHER)
+    return agent, session if session is None else qualified(tenant, session)
+
+
+def keep_apart(req: Req) -> None:
+    """Make the tenant part of what the radix cache tells requests apart by.
+
+    Also where there is none: a request must not be able to name another tenant in an ``extra_key`` of its own.
+    """
+    tenant = tag_of(req).get("tenant")
+    if tenant or req.extra_key:
+        req.extra_key = _spelled(tenant or "", req.extra_key or "")
 
 
 def seed_of(req: Req) -> int:
@@ -191,7 +213,8 @@ def _namespace(req: Req, share_tenants: bool) -> str:
     latter two start to count where the prompt ends, so its length matters.
     """
     params = req.sampling_params
-    tenant = "" if share_tenants else tag_of(req).get("tenant", "")
+    tag = tag_of(req)
+    tenant = "" if share_tenants else tag.get("tenant", "")
     shapes: list[Any] = [
         (kind, grammar)
         for kind in ("json_schema", "regex", "ebnf", "structural_tag")
@@ -214,7 +237,14 @@ def _namespace(req: Req, share_tenants: bool) -> str:
         shapes.append(
             ("bias", sorted((str(token), float(bias)) for token, bias in params.logit_bias.items()))
         )
-    return _spelled(tenant, req.lora_id or "", req.extra_key or "", current().cache_salt(req), *shapes)
+    return _spelled(
+        tenant,
+        tag.get("scope", ""),
+        req.lora_id or "",
+        req.extra_key or "",
+        current().cache_salt(req),
+        *shapes,
+    )
 
 
 def _spelled(*parts: Any) -> str:

@@ -99,6 +99,12 @@ _PATTERNS = {
 SHOWING_ARGUMENTS = frozenset({"/server_info", "/get_server_info"})
 """Routes whose answers have the server's arguments in them, keys included."""
 
+OF_ALL_TENANTS = frozenset({"/hive/events", "/metrics"})
+"""Routes that tell of all tenants alike, and so are not for requests of one."""
+
+FOR_OPERATORS = frozenset({"/hive/events"})
+"""Those of them that need the operator's key; scrapers of metrics have none."""
+
 PAGES = frozenset({"/", "/docs", "/redoc", "/hive/ui"})
 """What people look at in a browser."""
 

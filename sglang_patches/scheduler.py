@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hive.agents.registry import AgentRegistry
+from hive.agents.registry import OTHER
+from hive.agents.tenant import EVERYTHING, View, qualified
 from hive.logits_cache.cache import LogitsCache
 from hive.logits_cache.distinct import DistinctSample
 from hive.server_args import HiveServerArgs
 from sglang_patches import replay
 from sglang_patches.cache_memory import IDLE_LOOPS, CacheMemory
 from sglang_patches.events import live_events
-from sglang_patches.mem_cache_registry import agent_aware
+from sglang_patches.mem_cache_registry import agent_aware, registry_of
 from sglang_patches.metrics import SchedulerMetrics
 from sglang_patches.plugin import verify
 from sglang_patches.request_state import (
@@ -30,6 +31,8 @@ from sglang_patches.request_state import (
     SchedulerState,
     bypass_reason,
     cached_request,
+    identity_of,
+    keep_apart,
     next_seed_of,
     seed_of,
     tag_of,
@@ -59,7 +62,7 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
     counting = self.server_args.enable_metrics and self.metrics_reporter.is_stats_logging_rank
     metrics = SchedulerMetrics() if counting else None
     tree = agent_aware(self.tree_cache)
-    agents = tree.agents if tree is not None else AgentRegistry(args.max_agents, window=args.window)
+    agents = tree.agents if tree is not None else registry_of(args)
     if tree is not None:
         agents.reuse_slots(tree.book.holds, tree.book.forget)
     else:
@@ -84,19 +87,21 @@ def around_add_request_to_queue(
         return
 
     state: SchedulerState = self.hive
-    tag = tag_of(req)
     next_seed, seed = next_seed_of(req), seed_of(req)
-    agent = state.agents.arrived(tag.get("agent"), tag.get("session"), len(req.origin_input_ids))
-    req.hive = RequestState(agent, tag.get("session"), number=state.agents.requests)
+    agent, session = identity_of(req)
+    agent = state.agents.arrived(agent, session, len(req.origin_input_ids))
+    req.hive = RequestState(agent, session, number=state.agents.requests)
+    if state.share_tenants == "nothing":
+        keep_apart(req)
     if state.live is not None:
-        state.live.sessions.arrived(tag.get("session"), agent, tag.get("state"))
+        state.live.sessions.arrived(session, agent, tag_of(req).get("state"))
     reason = bypass_reason(self, req)
     if state.cache is None or reason is not None:
         if state.cache is not None and reason is not None:
             state.cache.bypass(reason)
         _queue(original, self, req, is_retracted)
         return
-    req.hive.cached = cached_request(req, seed, next_seed, share_tenants=state.share_tenants)
+    req.hive.cached = cached_request(req, seed, next_seed, share_tenants=state.share_tenants == "everything")
     replay.begin(self, req)
 
 
@@ -361,22 +366,30 @@ def around_handle_dumper_control(
 
 
 def _control(state: SchedulerState, operation: str, body: dict[str, Any]) -> dict[str, Any]:
-    """One control message; bodies come from :mod:`sglang_patches.http_server`, which checked them."""
+    """One control message; bodies come from :mod:`sglang_patches.http_server`, which checked them.
+
+    ``tenant`` is whose agent or session it is; without ``everything``, it is also whose statistics are shown.
+    """
+    tenant: str | None = body.get("tenant")
     if operation == "register":
-        state.agents.register(body["name"], body.get("description", ""), body.get("session"))
+        session = qualified(tenant, body["session"]) if "session" in body else None
+        state.agents.register(qualified(tenant, body["name"]), body.get("description", ""), session)
         return {}
     if operation == "end_session":
+        session = qualified(tenant, body["session"])
         if state.tree is not None:
-            state.tree.end_session(body["session"])
+            state.tree.end_session(session)
         if state.live is not None:
-            state.live.sessions.end(body["session"])
-        return {"requests": state.agents.end_session(body["session"])}
+            state.live.sessions.end(session)
+        return {"requests": state.agents.end_session(session)}
+    view = EVERYTHING if body["everything"] else View(everything=False, tenant=tenant)
+    summary = state.summary(view)
     if operation == "agents":
-        agents = state.summary()["agents"]
+        agents = [agent for agent in summary["agents"] if view.shows(agent["name"])]
         for agent in agents:
             agent["score_history"] = state.agents.window.history_of(agent["name"])
-        return {"agents": agents}
-    return state.summary()
+        summary["agents"] = agents
+    return view.of(summary, OTHER)
 
 
 def _problems(state: SchedulerState, idle: bool) -> list[str]:

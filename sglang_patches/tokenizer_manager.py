@@ -8,12 +8,12 @@ what was done.
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
 from hive.request_checks import check_request_object
-from hive.request_tag import MAX_SAMPLE, header_tag
+from hive.request_tag import MAX_SAMPLE, RequestError, header_tag
 from sglang_patches.request_state import PROBABILITY_KEY, REPEATS_KEY, REPLAYED_KEY
 
 
@@ -28,6 +28,9 @@ async def _annotated(
     original: Callable[..., AsyncGenerator[Any, None]], manager: Any, obj: Any, request: Any
 ) -> AsyncIterator[Any]:
     # Endpoints without a door of their own (responses, Anthropic's messages, ...) end up here, too.
+    if isinstance(obj.input_ids, Mapping):
+        # Ollama's chat hands over all that the tokenizer returns.
+        obj.input_ids = obj.input_ids["input_ids"]
     check_request_object(obj, manager.hive_limits)
     if tag := header_tag.get().to_dict():
         params = obj.sampling_params
@@ -35,6 +38,10 @@ async def _annotated(
             obj.sampling_params = [_tagged(item, tag) for item in params]
         else:
             obj.sampling_params = _tagged(params, tag)
+    if getattr(obj, "session_params", None) is not None and any(
+        "tenant" in _tag(obj, at) for at in range(_sets(obj))
+    ):
+        raise RequestError("session_params", "must not be set by a tenant: SGLang's sessions are everybody's")
     async with aclosing(original(manager, obj, request)) as answers:
         async for answer in answers:
             for index, item in enumerate(answer if isinstance(answer, list) else [answer]):
@@ -72,6 +79,11 @@ def _annotate(meta_info: dict[str, Any], tag: dict[str, Any]) -> None:
         said = [value for value in meta_info.pop(key, ()) if value is not None]
         if said:
             done[name] = said[-1]
+
+
+def _sets(obj: Any) -> int:
+    """How many sets of sampling parameters a request has."""
+    return len(obj.sampling_params) if isinstance(obj.sampling_params, list) else 1
 
 
 def _tag(obj: Any, index: int) -> dict[str, Any]:

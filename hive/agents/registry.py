@@ -1,4 +1,4 @@
-"""Agents and sessions as the scheduler sees them.
+"""Agents and sessions as the scheduler sees them, by names that hold their tenants (:mod:`hive.agents.tenant`).
 
 Names come from untrusted requests, so everything here is bounded: an agent past the limit gets the slot of one that
 is over, or is counted under :data:`OTHER` where none is, and the oldest idle sessions are forgotten first.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hive.agents.tenant import EVERYTHING, View, split
 from hive.agents.window import ActivityWindow, WindowSettings
 
 logger = logging.getLogger(__name__)
@@ -58,18 +59,28 @@ class AgentRegistry:
     """Agents and sessions by name, both bounded."""
 
     def __init__(
-        self, max_agents: int, max_sessions: int = 65536, window: WindowSettings | None = None
+        self,
+        max_agents: int,
+        max_sessions: int = 65536,
+        window: WindowSettings | None = None,
+        max_tenant_agents: int | None = None,
     ) -> None:
         self.window = ActivityWindow(window or WindowSettings())
         self.max_agents = max_agents
         """Agents beside :data:`OTHER` that have slots, at the most."""
+        self._max_tenant_agents = max_agents if max_tenant_agents is None else max_tenant_agents
+        """Those of one tenant."""
+        self._of_tenant: Counter[str] = Counter()
+        """Agents that have slots, by tenant."""
         self._max_sessions = max_sessions
         self._agents: OrderedDict[str, AgentProfile] = OrderedDict()
         """Least recently seen first: by arrivals and registrations, which all ranks see in one order."""
         self._holds: Callable[[str], bool] | None = None
         self._forgotten: Callable[[str], None] | None = None
-        self._exhausted_in: int | None = None
-        """The last round in which nobody was over; None while there was no such round."""
+        self._exhausted: set[str | None] = set()
+        """Tenants of whose agents none was over in this round; None: nobody's was."""
+        self._exhausted_in = -1
+        self._warned = False
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self.sessions_ended = 0
         self.requests = 0
@@ -86,7 +97,9 @@ class AgentRegistry:
         self._holds, self._forgotten = holds, forgotten
 
     def register(self, name: str, description: str = "", session: str | None = None) -> AgentProfile:
-        """Announce an agent (again): a program's first message to the server.  It keeps its slot for good."""
+        """Announce an agent (again): a program's first message to the server.  Where slots are short,
+        its slot goes after those of agents that nobody announced.
+        """
         profile = self._seen(name)
         if session is not None:
             self._session(session)
@@ -100,9 +113,13 @@ class AgentRegistry:
         name = name or OTHER
         known = self._agents.get(name)
         if known is None:
-            if self._full():
+            if self._full(name):
                 name = OTHER
-            known = self._agents.setdefault(name, AgentProfile(name))
+            known = self._agents.get(name)
+        if known is None:
+            known = self._agents[name] = AgentProfile(name)
+            if (tenant := split(name)[0]) is not None:
+                self._of_tenant[tenant] += 1
         return known
 
     def __len__(self) -> int:
@@ -161,42 +178,73 @@ class AgentRegistry:
     def _seen(self, name: str | None) -> AgentProfile:
         """The profile of an agent that shows itself: one without a slot may take that of one that is over."""
         name = name or OTHER
-        if name != OTHER and name not in self._agents and self._full():
-            self._free_slot()
+        if name != OTHER and name not in self._agents and self._full(name):
+            self._free_slot(name)
         profile = self.profile(name)
         self._agents.move_to_end(profile.name)
         return profile
 
-    def _full(self) -> bool:
-        return len(self._agents) - (OTHER in self._agents) >= self.max_agents
+    def _full(self, name: str) -> bool:
+        """Whether there is no slot for a new agent; there is always one for :data:`OTHER`."""
+        if name == OTHER:
+            return False
+        return self._crowded(name) or len(self._agents) - (OTHER in self._agents) >= self.max_agents
 
-    def _free_slot(self) -> None:
-        """Forget the agent that was seen least recently among those that are over, if any is."""
-        if self._exhausted_in == self.window.round:
+    def _crowded(self, name: str) -> bool:
+        """Whether the tenant of a new agent has all the slots that it may have."""
+        tenant = split(name)[0]
+        return tenant is not None and self._of_tenant[tenant] >= self._max_tenant_agents
+
+    def _free_slot(self, name: str) -> None:
+        """Forget the agent that was seen least recently among those that are over, if any is, for a new one's sake."""
+        tenant = split(name)[0] if self._crowded(name) else None
+        if self._exhausted_in != self.window.round:
+            self._exhausted_in = self.window.round
+            self._exhausted.clear()
+        if tenant in self._exhausted:
             # The window moves on with the round; a search passes all agents, and is too dear for each request.
             return
-        over = next((profile for profile in self._agents.values() if self._is_over(profile)), None)
+        over = self._first_over(tenant, registered=False) or self._first_over(tenant, registered=True)
         if over is not None:
-            del self._agents[over.name]
-            self.profile(OTHER).add(over)
-            assert self._forgotten is not None
-            self._forgotten(over.name)
+            self._forget(over)
             return
-        if self._exhausted_in is None:
+        if tenant is None and not self._warned:
+            self._warned = True
             logger.warning(
-                "Hive: all %d slots for agents (--hive-max-agents) are taken by agents that are registered, active or "
-                "hold KV; others are counted together as %r",
+                "Hive: all %d slots for agents (--hive-max-agents) are taken by agents that are active or hold KV; "
+                "others are counted together as %r",
                 self.max_agents,
                 OTHER,
             )
-        self._exhausted_in = self.window.round
+        self._exhausted.add(tenant)
+
+    def _first_over(self, tenant: str | None, *, registered: bool) -> AgentProfile | None:
+        """Of those of whom nothing but their counts is left; None as ``tenant`` looks at everybody's."""
+        return next(
+            (
+                profile
+                for profile in self._agents.values()
+                if profile.registered is registered
+                and (tenant is None or split(profile.name)[0] == tenant)
+                and self._is_over(profile)
+            ),
+            None,
+        )
+
+    def _forget(self, over: AgentProfile) -> None:
+        del self._agents[over.name]
+        if (tenant := split(over.name)[0]) is not None:
+            self._of_tenant[tenant] -= 1
+            if not self._of_tenant[tenant]:
+                del self._of_tenant[tenant]
+        self.profile(OTHER).add(over)
+        assert self._forgotten is not None
+        self._forgotten(over.name)
 
     def _is_over(self, profile: AgentProfile) -> bool:
-        """Whether nothing but its counts is left of an agent that nobody announced."""
         return (
             self._holds is not None
             and profile.name != OTHER
-            and not profile.registered
             and not self.window.knows(profile.name)
             and not self._holds(profile.name)
         )
@@ -217,10 +265,11 @@ class AgentRegistry:
         self.sessions_ended += 1
         return known.requests
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, view: View = EVERYTHING) -> dict[str, Any]:
         """Agents, busiest first, with their scores as of the last round; sessions; and what agents share.
 
-        ``edges_dropped`` counts reuses since start that ``sharing`` had no room for.
+        ``edges_dropped`` counts reuses since start that ``sharing`` had no room for.  Names are qualified ones, and
+        all agents are there; sessions are those of the view.
         """
         agents = sorted(self._agents.values(), key=lambda profile: (-profile.requests, profile.name))
         scores = self.window.scores
@@ -232,8 +281,13 @@ class AgentRegistry:
                 }
                 for profile in agents
             ],
-            "sessions": {"active": len(self._sessions), "ended": self.sessions_ended},
+            "sessions": self._count_sessions(view),
             "rounds": self.window.round,
             "sharing": self.window.edges(),
             "edges_dropped": self.window.edges_dropped,
         }
+
+    def _count_sessions(self, view: View) -> dict[str, int]:
+        if view.everything:
+            return {"active": len(self._sessions), "ended": self.sessions_ended}
+        return {"active": sum(map(view.shows, self._sessions))}

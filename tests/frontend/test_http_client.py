@@ -16,7 +16,6 @@ from hive_frontend.client import CallTimeout, Completion, Request, Sampling, sam
 from hive_frontend.client.prompts import Prompt, PromptCache
 from hive_frontend.client.streamed import StreamedText
 from hive_frontend.dialogue import Message
-from hive_frontend.identity import check_label
 from hive_frontend.testing import RealCallForbidden, forbid_real_calls
 
 from hive.logits_cache.sampling import derive_seed
@@ -253,25 +252,31 @@ async def test_only_hive_can_draw_without_replacement() -> None:
 
 
 async def test_distinct_samples_are_distinct_within_a_session() -> None:
-    tenants = []
+    tags = []
     async with Server({**HIVE, **SGLANG}) as server:
-        for tenant, session in (
-            (None, "s-1"),
-            (None, "s-1"),
-            (None, "s-2"),
-            ("lab", "s-1"),
-            ("l" * 128, "s-1"),
+        for replay, tenant, session in (
+            ("distinct", None, "s-1"),
+            ("distinct", "lab", "s-2"),
+            ("stepwise", None, "s-3"),
         ):
-            client = HttpClient(server.url, replay="distinct", tenant=tenant)
+            client = HttpClient(server.url, replay=replay, tenant=tenant)
             await client.complete(ask("q")._replace(session=session))
             await client.aclose()
             tag = server.asked("/generate")[-1].body["sampling_params"]["custom_params"]["hive"]
-            assert tag["replay"] == "distinct"
-            assert check_label("tenant", tag["tenant"])
-            tenants.append(tag["tenant"])
-    # The server remembers what distinct samples took by tenant, not by session.
-    assert tenants[0] == tenants[1]
-    assert len(set(tenants)) == 4
+            tags.append((tag.get("tenant"), tag.get("scope")))
+    # The server remembers what distinct samples took by tenant and scope, not by session.
+    assert tags == [(None, "s-1"), ("lab", "s-2"), (None, None)]
+
+
+async def test_agents_and_sessions_are_the_tenants() -> None:
+    async with Server({**HIVE, **SGLANG}) as server:
+        for tenant in (None, "lab"):
+            client = HttpClient(server.url, tenant=tenant)
+            await client.register("planner", "s-1")
+            await client.end_session("s-1")
+            await client.aclose()
+            assert server.asked("/hive/agents")[-1].headers.get("x-hive-tenant") == tenant
+            assert server.asked("/hive/sessions/s-1")[-1].headers.get("x-hive-tenant") == tenant
 
 
 async def test_json_schema_over_chat() -> None:

@@ -25,6 +25,7 @@ def test_stock_settings_may_start() -> None:
         ({"smg_grpc_mode": True, "grpc_port": 40000}, {}, "--smg-grpc-mode"),
         ({"grpc_mode": True}, {}, "--smg-grpc-mode"),
         ({"grpc_port": 40000}, {}, "--grpc-port"),
+        ({}, {"SGLANG_GRPC_PORT": "40000"}, "--grpc-port"),
         ({"encoder_only": True}, {}, "--encoder-only"),
         ({"tokenizer_worker_num": 2}, {}, "--tokenizer-worker-num must be 1"),
         ({}, {"DUMPER_SERVER_PORT": "reuse"}, "DUMPER_SERVER_PORT=reuse"),

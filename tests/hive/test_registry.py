@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hive.agents.registry import OTHER, AgentRegistry
+from hive.agents.tenant import View
 from hive.agents.window import WindowSettings
 
 
@@ -158,9 +159,9 @@ def test_places_know_no_more_agents_than_the_registry() -> None:
 class Slots:
     """A registry of which agents that are over give up their slots, and what it says of them."""
 
-    def __init__(self, max_agents: int = 3, rounds: int = 2) -> None:
+    def __init__(self, max_agents: int = 3, rounds: int = 2, max_tenant_agents: int | None = None) -> None:
         window = WindowSettings(round_requests=2, rounds=rounds)
-        self.registry = AgentRegistry(max_agents, window=window)
+        self.registry = AgentRegistry(max_agents, window=window, max_tenant_agents=max_tenant_agents)
         self.holding: set[str] = set()
         self.forgotten: list[str] = []
         self.registry.reuse_slots(self.holding.__contains__, self.forgotten.append)
@@ -187,16 +188,77 @@ def test_the_agent_seen_least_recently_gives_its_slot_to_a_new_one() -> None:
     assert slots.forgotten == ["b", "c"]
 
 
-def test_a_registration_takes_a_slot_and_keeps_it() -> None:
+def test_a_registration_takes_a_slot_and_keeps_it_the_longest() -> None:
     slots = Slots(max_agents=2)
     requests_of(slots.registry, "a", "b")
     slots.registry.register("a", "writes patches")
     slots.idle()
     assert slots.registry.register("c").name == "c"
-    assert slots.forgotten == ["b"]
+    assert slots.forgotten == ["b"], "a was seen before it, but it is announced"
+    requests_of(slots.registry, "c")
+    assert slots.registry.arrived("d", None, 1) == "d"
+    assert slots.known == {"c", "d"}, "no client takes slots for good"
+
+
+def test_a_tenant_has_a_share_of_the_slots() -> None:
+    slots = Slots(max_agents=4, max_tenant_agents=2)
+    requests_of(slots.registry, "t|a", "t|b", "u|a", "t|c")
+    assert slots.known == {"t|a", "t|b", "u|a"}
+    requests_of(slots.registry, "own")
+    assert slots.known == {"t|a", "t|b", "u|a", "own"}
     slots.idle()
-    assert slots.registry.arrived("d", None, 1) == OTHER
-    assert slots.known == {"a", "c"}
+    requests_of(slots.registry, "t|d")
+    assert slots.forgotten == ["t|a"], "a tenant makes room among its own"
+    requests_of(slots.registry, "u|b")
+    assert slots.forgotten == ["t|a", "t|b"], (
+        "the least recent of all, as long as the tenant has not had its share"
+    )
+
+
+def test_tenants_count_the_slots_that_they_have() -> None:
+    slots = Slots(max_agents=8, max_tenant_agents=1)
+    for number in range(6):
+        requests_of(slots.registry, f"t|{number}")
+        slots.idle()
+    assert slots.known == {"t|5"}
+    assert slots.registry._of_tenant == {"t": 1}
+
+
+def test_a_view_is_of_one_tenant_or_of_all() -> None:
+    registry = AgentRegistry(max_agents=8)
+    registry.register("planner", session="run-1")
+    for tenant in ("t", "u"):
+        registry.register(f"{tenant}|planner", session=f"{tenant}|run-1")
+        registry.reused(f"{tenant}|planner", {f"{tenant}|writer": 3, "planner": 4})
+    requests_of(registry, None)
+
+    everything = View(everything=True)
+    shown = everything.of(registry.summary(everything), OTHER)
+    assert {(agent["tenant"], agent["name"]) for agent in shown["agents"]} == {
+        (None, "planner"),
+        ("t", "planner"),
+        ("u", "planner"),
+        (None, OTHER),
+    }
+    assert shown["sessions"] == {"active": 3, "ended": 0}
+    assert len(shown["sharing"]) == 4
+    assert shown["rounds"] == 0
+
+    for tenant in ("t", None):
+        view = View(everything=False, tenant=tenant)
+        shown = view.of(registry.summary(view), OTHER)
+        assert [(agent["tenant"], agent["name"]) for agent in shown["agents"]] == [(tenant, "planner")]
+        assert shown["sessions"] == {"active": 1}
+        assert [edge["producer"] for edge in shown["sharing"]] == (["writer"] if tenant else [])
+        assert shown.keys() == {"tenant", "agents", "sharing", "sessions"}
+
+
+def test_a_session_is_ended_by_its_own_tenant_alone() -> None:
+    registry = AgentRegistry(max_agents=8)
+    registry.arrived("t|a", "t|run-1", 1)
+    assert registry.end_session("run-1") is None
+    assert registry.end_session("u|run-1") is None
+    assert registry.end_session("t|run-1") == 1
 
 
 def test_who_is_in_the_window_keeps_its_slot() -> None:

@@ -48,6 +48,8 @@ def test_the_logits_cache_can_be_switched_off() -> None:
             ["--hive-collaborative-weight", "-0.1"],
             "--hive-collaborative-weight must be from 0 to 1, got -0.1",
         ),
+        (["--hive-share-tenants", "some"], "--hive-share-tenants"),
+        (["--hive-max-tenant-agents", "0"], "--hive-max-tenant-agents must be at least 1, got 0"),
         (["--hive-max-body-bytes", "1"], "--hive-max-body-bytes must be at least 1024, got 1"),
         (["--hive-allow-origins", "example.org"], "--hive-allow-origins must have origins such as https://"),
         (["--hive-allow-origins", "https://a.org,https://b.org/"], "got 'https://b.org/'"),

@@ -45,6 +45,7 @@ OWN = [
     ("GET", "/hive/stats"),
     ("DELETE", "/hive/sessions/any"),
     ("POST", "/hive/render"),
+    ("GET", "/hive/events"),
 ]
 
 
@@ -83,11 +84,14 @@ def test_nothing_is_generated_without_a_key(client: httpx.Client, path: str) -> 
 def test_hives_routes_need_a_key(client: httpx.Client, method: str, path: str) -> None:
     for headers in ({}, {"authorization": "Bearer wrong"}):
         assert client.request(method, path, headers=headers).status_code == 401
-    assert client.request(method, path, headers=USER).status_code != 401
+    for headers in (USER, ADMIN):
+        with client.stream(method, path, headers=headers) as answer:
+            assert answer.status_code != 401
 
 
 @pytest.mark.parametrize(
-    "path", ["/flush_cache", "/abort_request", "/load_lora_adapter", "/update_weights_from_disk"]
+    "path",
+    ["/hive/check", "/flush_cache", "/abort_request", "/load_lora_adapter", "/update_weights_from_disk"],
 )
 def test_administration_needs_the_admin_key(client: httpx.Client, path: str) -> None:
     for headers in ({}, USER):
@@ -150,14 +154,10 @@ def test_bad_requests_are_refused_by_every_route(
 
 
 @pytest.mark.parametrize("path", sorted(routes.PICKLED))
-def test_no_pickle_comes_in_with_any_key(client: httpx.Client, path: str) -> None:
-    for headers in (USER, ADMIN):
-        answer = client.post(path, json={"serialized_named_tensors": ["gASVAAAA"]}, headers=headers)
-        assert answer.status_code in (401, 403)
-    assert (
-        "--hive-allow-pickle-routes"
-        in client.post(path, json={}, headers=ADMIN if answer.status_code == 403 else USER).text
-    )
+def test_no_pickle_comes_in_whatever_the_key(client: httpx.Client, path: str) -> None:
+    answer = client.post(path, json={"serialized_named_tensors": ["gASVAAAA"]}, headers=ADMIN)
+    assert answer.status_code == 403
+    assert "--hive-allow-pickle-routes" in answer.text
 
 
 @pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
@@ -169,6 +169,88 @@ def test_no_keys_are_shown(client: httpx.Client, keyed: ServerProcess, path: str
     for text in (answer.text, keyed.log_path.read_text()):
         assert KEY not in text
         assert ADMIN_KEY not in text
+
+
+def test_server_info_tells_of_no_agents(client: httpx.Client) -> None:
+    client.post("/generate", json=GENERATING["/generate"], headers={**USER, "x-hive-agent": "sec.unseen"})
+    assert "sec.unseen" not in client.get("/server_info", headers=USER).text
+
+
+def ask(client: httpx.Client, tenant: str | None, text: str, **fields: Any) -> dict[str, Any]:
+    """What the answer says beside its text."""
+    headers = {**USER, "x-hive-agent": "sec.planner", "x-hive-session": "sec.run"}
+    if tenant is not None:
+        headers["x-hive-tenant"] = tenant
+    answer = client.post(
+        "/generate", json={"text": text, "sampling_params": SHORT, **fields}, headers=headers
+    )
+    assert answer.status_code == 200, answer.text
+    meta: dict[str, Any] = answer.json()["meta_info"]
+    return meta
+
+
+def test_tenants_see_what_is_theirs_and_operators_all(client: httpx.Client) -> None:
+    for tenant, times in (("red", 2), ("blue", 1), (None, 3)):
+        for number in range(times):
+            ask(client, tenant, f"Number {number}")
+    for tenant, times in (("red", 2), ("blue", 1)):
+        known = agents(client, **{"x-hive-tenant": tenant})
+        assert known.keys() == {"sec.planner"}
+        assert (known["sec.planner"]["tenant"], known["sec.planner"]["requests"]) == (tenant, times)
+    assert agents(client)["sec.planner"]["requests"] == 3
+    everybody = client.get("/hive/agents", headers=ADMIN).json()["agents"]
+    found = {agent["tenant"]: agent["requests"] for agent in everybody if agent["name"] == "sec.planner"}
+    assert found == {"red": 2, "blue": 1, None: 3}
+
+    stats = client.get("/hive/stats", headers={**USER, "x-hive-tenant": "red"}).json()
+    assert stats.keys() == {"version", "tenant", "agents", "sharing", "sessions"}
+    assert stats["sessions"] == {"active": 1}
+    assert client.get("/hive/stats", headers=ADMIN).json()["logits_cache"]["nodes"] > 0
+
+
+def test_nobody_ends_the_session_of_another_tenant(client: httpx.Client) -> None:
+    ask(client, "green", "Hi")
+    for headers in ({"x-hive-tenant": "yellow"}, {}):
+        assert client.delete("/hive/sessions/sec.run.green", headers={**USER, **headers}).status_code == 404
+    other = client.delete("/hive/sessions/sec.run", headers={**USER, "x-hive-tenant": "yellow"})
+    assert other.status_code == 404
+    own = client.delete("/hive/sessions/sec.run", headers={**USER, "x-hive-tenant": "green"})
+    assert own.json() == {"session": "sec.run", "requests": 1}
+
+
+def test_agents_are_registered_for_a_tenant(client: httpx.Client) -> None:
+    body = {"name": "sec.known", "description": "of red", "session": "sec.red"}
+    headers = {**USER, "x-hive-tenant": "red"}
+    assert client.post("/hive/agents", json=body, headers=headers).status_code == 200
+    assert agents(client, **{"x-hive-tenant": "red"})["sec.known"]["description"] == "of red"
+    assert "sec.known" not in agents(client)
+    assert client.delete("/hive/sessions/sec.red", headers=headers).status_code == 200
+
+
+def test_no_tenant_learns_what_another_has_asked(client: httpx.Client) -> None:
+    secret = (
+        "The code of the vault is four seven one one, and nobody else may ever hear of it, for it is ours. "
+        * 3
+    )
+    assert ask(client, "red", secret)["cached_tokens"] == 0
+    assert ask(client, "red", secret + "So")["cached_tokens"] > 20
+    for tenant, fields in (
+        ("blue", {}),
+        (None, {}),
+        # What the server itself calls the tenant.
+        (None, {"extra_key": "3:red0:"}),
+        (None, {"extra_key": "red"}),
+        ("blue", {"extra_key": "3:red0:"}),
+    ):
+        meta = ask(client, tenant, secret, **fields)
+        assert (meta["cached_tokens"], meta["hive"]["tokens_replayed"]) == (0, 0), (tenant, fields)
+
+
+def test_what_tells_of_all_tenants_is_the_operators(client: httpx.Client) -> None:
+    assert client.get("/hive/events", headers=USER).status_code == 403
+    with client.stream("GET", "/hive/events", headers=ADMIN) as events:
+        assert events.status_code == 200
+    assert client.get("/metrics", headers={"x-hive-tenant": "red"}).status_code == 403
 
 
 def test_registrations_are_small(client: httpx.Client) -> None:

@@ -57,7 +57,9 @@ def replaying(awaits: bytes | None = None) -> Any:
 
 
 def scheduler(**fields: Any) -> Any:
-    state = SchedulerState(AgentRegistry(8), None, None, None, False, [replaying(), replaying(awaits=b"row")], [])
+    state = SchedulerState(
+        AgentRegistry(8), None, None, None, False, [replaying(), replaying(awaits=b"row")], []
+    )
     ranks = {
         "pp_rank": 0,
         "attn_tp_rank": 0,

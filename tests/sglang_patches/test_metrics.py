@@ -98,6 +98,22 @@ metrics.agents(agents, book)
     assert values["hive_requests_total"] == {"early": 1.0, "other": 4.0}
 
 
+def test_labels_are_bounded_however_many_agents_are_registered(tmp_path: Path) -> None:
+    rank(
+        tmp_path,
+        """
+agents = AgentRegistry(2, window=WindowSettings(1, 1))
+agents.reuse_slots(book.resident.__contains__, lambda name: None)
+for number in range(20):
+    agents.register(f"registered-{number}")
+    ask(agents, f"registered-{number}")
+    for _ in range(3):
+        ask(agents, None)
+""",
+    )
+    assert len(shown(tmp_path)["hive_requests_total"]) == 4 + 1
+
+
 def test_labels_are_bounded_however_many_agents_come_and_go(tmp_path: Path) -> None:
     rank(
         tmp_path,

@@ -302,6 +302,28 @@ async def test_errors_of_such_routes_pass() -> None:
         assert (await client.get("/server_info")).text == "not now"
 
 
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/hive/events", {"authorization": "Bearer a"}, 200),
+        ("/hive/events", {}, 403),
+        ("/hive/events", {"authorization": "Bearer k"}, 403),
+        ("/hive/events", {"authorization": "Bearer a", "x-hive-tenant": "t"}, 403),
+        ("/metrics", {}, 200),
+        ("/metrics/", {"x-hive-tenant": "t"}, 403),
+        ("/hive/stats", {"x-hive-tenant": "t"}, 200),
+    ],
+)
+async def test_what_tells_of_all_tenants_is_the_operators(
+    path: str, headers: dict[str, str], status: int
+) -> None:
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        await PlainTextResponse("all")(scope, receive, send)
+
+    async with client_of(RequestDoor(endpoint, LIMITS, Access(api_key="k", admin_api_key="a"))) as client:
+        assert (await client.get(path, headers=headers)).status_code == status
+
+
 async def test_web_pages_of_others_are_refused(client: httpx.AsyncClient) -> None:
     answer = await client.post("/generate", json={"text": "hi"}, headers={"origin": "https://evil.example"})
     assert answer.status_code == 403

@@ -46,6 +46,7 @@ class Request:
         self.rid, self.priority = rid, priority
         self.origin_input_ids, self.output_ids = [1] * 10, list[int]()
         self.cached_tokens = 0
+        self.extra_key: str | None = None
         self.is_retracted = False
         self.to_finish: Any = None
         self.finished_reason: Any = None
@@ -99,7 +100,7 @@ class Scheduler(upstream.Scheduler):  # type: ignore[misc]
 
     def __init__(self, limit: int | None = None, cache: LogitsCache | None = None) -> None:
         agents = AgentRegistry(8)
-        self.hive = SchedulerState(agents, None, cache, None, False, [], [])
+        self.hive = SchedulerState(agents, None, cache, None, "nothing", [], [])
         self.waiting_queue: list[Any] = []
         self.max_queued_requests = limit
         self.disaggregation_mode = DisaggregationMode.NULL

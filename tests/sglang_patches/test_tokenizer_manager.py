@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hive.request_checks import Limits
-from hive.request_tag import RequestTag, header_tag
+from hive.request_tag import RequestError, RequestTag, header_tag
 from sglang_patches.tokenizer_manager import around_generate_request
 
 MANAGER = SimpleNamespace(hive_limits=Limits(vocab_size=100, context_length=64))
@@ -17,7 +17,9 @@ MANAGER = SimpleNamespace(hive_limits=Limits(vocab_size=100, context_length=64))
 
 async def sent(params: Any, tag: dict[str, Any], **fields: Any) -> Any:
     """The sampling parameters that SGLang got."""
-    obj = SimpleNamespace(**{"text": "hi", "top_logprobs_num": None, "sampling_params": params, **fields})
+    obj = SimpleNamespace(
+        **{"text": "hi", "input_ids": None, "top_logprobs_num": None, "sampling_params": params, **fields}
+    )
 
     async def original(_manager: Any, obj: Any, _request: Any) -> AsyncIterator[Any]:
         yield obj.sampling_params
@@ -55,3 +57,29 @@ async def test_headers_tag_every_prompt_of_a_batch() -> None:
 
 async def test_requests_for_embeddings_are_tagged_alike() -> None:
     assert (await sent(None, {"tenant": "t"}, input_ids=None))["custom_params"]["hive"] == {"tenant": "t"}
+
+
+async def test_what_a_tokenizer_returns_is_taken_apart() -> None:
+    obj = SimpleNamespace(
+        text=None, input_ids={"input_ids": [1, 2]}, top_logprobs_num=None, sampling_params=None
+    )
+
+    async def original(_manager: Any, obj: Any, _request: Any) -> AsyncIterator[Any]:
+        yield obj.input_ids
+
+    assert await anext(aiter(around_generate_request(original, MANAGER, obj))) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("params", "tag"),
+    [
+        (None, {"tenant": "t"}),
+        ({"custom_params": {"hive": {"tenant": "t"}}}, {}),
+        ([{}, {"custom_params": {"hive": {"tenant": "t"}}}], {}),
+    ],
+)
+async def test_a_tenant_goes_on_from_nobodys_session(params: Any, tag: dict[str, Any]) -> None:
+    texts = ["a", "b"] if isinstance(params, list) else "a"
+    with pytest.raises(RequestError, match="session_params must not be set by a tenant"):
+        await sent(params, tag, text=texts, session_params={"id": "of-another"})
+    assert await sent({}, {"agent": "a"}, session_params={"id": "own"})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
 from hive_frontend.client.base import (
@@ -73,12 +72,14 @@ class HttpClient(Client):
         if replay not in ("stepwise", "distinct", "off"):
             raise ValueError(f'replay must be "stepwise", "distinct" or "off", not {replay!r}')
         check_limits(timeout_s, attempts)
-        self._transport = Transport(url, api_key)
         self._model = model
         self._timeout_s = timeout_s
         self._attempts = attempts
         self._replay = replay
         self._tenant = None if tenant is None else check_label("tenant", tenant)
+        # Agents and sessions are a tenant's, too, and the requests about them have no body to say it in.
+        headers = {"x-hive-tenant": tenant} if tenant is not None else None
+        self._transport = Transport(url, api_key, headers)
         self._is_hive: bool | None = None
         """Whether the server has Hive's routes; None until it was asked for one."""
         self._has_generate = True
@@ -317,22 +318,14 @@ class HttpClient(Client):
             "sample": request.sample,
             "replay": self._replay,
         }
-        if (tenant := self._tenant_of(request.session)) is not None:
-            tag["tenant"] = tenant
+        if self._tenant is not None:
+            tag["tenant"] = self._tenant
+        if self._replay == "distinct":
+            # The server remembers for good what distinct samples of a prompt took: without a scope of its own, a run
+            # would get what earlier ones left over, and the same run another time other answers.
+            tag["scope"] = request.session
         # The server derives the seed of each sample from the base seed, and so may prepare the next one.
         return request.seed, {"custom_params": {"hive": tag}}
-
-    def _tenant_of(self, session: str) -> str | None:
-        """Whom the server is to tell apart from others in its Logits Cache."""
-        if self._replay != "distinct":
-            return self._tenant
-        # The server remembers for good what distinct samples of a prompt took: without a tenant for itself, a run
-        # would get what earlier ones left over, and the same run another time other answers. It is a digest because
-        # tenant and session together may be longer than a name.
-        whose = f"{self._tenant or ''} {session}"
-        return f"distinct:{blake2b(whose.encode(), digest_size=16).hexdigest()}"
-
-    # What there is to know about the server
 
     async def _asked_whether_hive(self) -> bool:
         if self._is_hive is None:

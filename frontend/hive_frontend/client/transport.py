@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary, WeakSet
@@ -70,13 +70,13 @@ class Transport:
     Callers bound the time: there is no timeout here but for making a connection.
     """
 
-    def __init__(self, url: str, api_key: str | None) -> None:
+    def __init__(self, url: str, api_key: str | None, headers: Mapping[str, str] | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f'the URL of a server looks like "http://localhost:30000", not {url!r}')
         # Users of other clients have the habit of giving the API's base URL.
         self.url = url.rstrip("/").removesuffix("/v1")
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else None
+        self._headers = {**({"Authorization": f"Bearer {api_key}"} if api_key else {}), **(headers or {})}
         # A proxy set in the environment cannot reach a server that listens on this machine's loopback.
         self._use_proxies = parts.hostname not in _LOOPBACK
         # Connections belong to an event loop; one client may serve several run() calls, each with its own.
