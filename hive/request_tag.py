@@ -1,6 +1,7 @@
 """Who sent a request, and for which state: the tag that travels with it.
 
 In a body the tag is ``custom_params.hive``, a flat dict of scalars; ``x-hive-*`` headers mirror it and win.
+``x-request-id-hive-*`` are the same headers under names that ``sglang-router`` forwards, which drops the tag of bodies.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ MAX_SAMPLE = 2**31 - 1
 REPLAY_MODES = ("stepwise", "hotspot", "distinct", "off")
 BODY_FIELD = "custom_params.hive"
 HEADER_PREFIX = "x-hive-"
+ROUTED_PREFIX = "x-request-id-hive-"
 
 _ECHO_CHARACTERS = 80
 
@@ -146,11 +148,11 @@ def tag_from_headers(headers: Iterable[tuple[bytes, bytes]]) -> RequestTag:
     """
     found: dict[str, Any] = {}
     for raw_name, raw_value in headers:
-        if not raw_name.startswith(_HEADER_PREFIX_BYTES):
+        if not raw_name.startswith(_HEADER_PREFIXES):
             continue
         header = raw_name.decode("latin-1")
         # Headers are spelled with dashes.
-        name = header.removeprefix(HEADER_PREFIX).replace("-", "_")
+        name = header.partition("hive-")[2].replace("-", "_")
         value: str | int | float = raw_value.decode("latin-1").strip()
         if name in found:
             raise RequestError(shown_key(header), "must not be given twice")
@@ -162,7 +164,7 @@ def tag_from_headers(headers: Iterable[tuple[bytes, bytes]]) -> RequestTag:
     return RequestTag(**found) if found else EMPTY_TAG
 
 
-_HEADER_PREFIX_BYTES = HEADER_PREFIX.encode()
+_HEADER_PREFIXES = (HEADER_PREFIX.encode(), ROUTED_PREFIX.encode())
 _INTEGERS = ("sample", "hotspot_top_k")
 _NUMBERS = ("hotspot_threshold", "hotspot_decay")
 _DECIMAL = re.compile(r"[0-9]{1,10}", re.ASCII)

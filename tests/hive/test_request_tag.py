@@ -90,8 +90,9 @@ def test_a_tag_is_an_object(mapping: Any) -> None:
         RequestTag.parse(mapping)
 
 
-def test_headers_mirror_the_body() -> None:
-    headers = [(f"x-hive-{key}".encode(), str(value).encode()) for key, value in FULL.items()]
+@pytest.mark.parametrize("prefix", ["x-hive-", "x-request-id-hive-"])
+def test_headers_mirror_the_body(prefix: str) -> None:
+    headers = [(f"{prefix}{key}".encode(), str(value).encode()) for key, value in FULL.items()]
     assert tag_from_headers([(b"host", b"x"), *headers]).to_dict() == FULL
     assert not tag_from_headers([(b"host", b"x")])
 
@@ -108,6 +109,13 @@ def test_headers_mirror_the_body() -> None:
         ([(b"x-hive-sample", "²".encode("latin-1"))], "x-hive-sample must be an integer"),
         ([(b"x-hive-agent", b"\xff")], "x-hive-agent must be 1 to 128"),
         ([(b"x-hive-agent", b"a"), (b"x-hive-agent", b"a")], "x-hive-agent must not be given twice"),
+        # Nobody may say under one name what a gateway has said under the other.
+        (
+            [(b"x-hive-tenant", b"a"), (b"x-request-id-hive-tenant", b"b")],
+            "x-request-id-hive-tenant must not be given twice",
+        ),
+        ([(b"x-request-id-hive-agents", b"a")], "x-request-id-hive-agents is unknown"),
+        ([(b"x-hive-x-request-id-hive-agent", b"a")], "is unknown"),
     ],
 )
 def test_a_bad_header_is_refused_by_name(headers: list[tuple[bytes, bytes]], message: str) -> None:

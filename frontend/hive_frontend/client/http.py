@@ -17,6 +17,7 @@ from hive_frontend.client.base import (
     check_limits,
     sample_seed,
 )
+from hive_frontend.client.behind_router import Affinity, BehindRouter, routing_headers
 from hive_frontend.client.prompts import Messages, Prompt, PromptCache
 from hive_frontend.client.streamed import StreamedText
 from hive_frontend.client.transport import Json, Transport
@@ -38,6 +39,15 @@ class _Served(NamedTuple):
     """Whether the server is one that takes SGLang's extensions of OpenAI's endpoints."""
 
 
+class _Identity(NamedTuple):
+    """What a request says of itself beside its prompt."""
+
+    seed: int
+    fields: Json
+    """Of the body."""
+    headers: dict[str, str] | None
+
+
 class HttpClient(Client):
     """Talks to the server at `url`.
 
@@ -56,6 +66,10 @@ class HttpClient(Client):
     `replay="off"` asks a Hive server to decode every token anew; `replay="distinct"` to draw without replacement:
     within a session no two answers to the same prompt, under the same settings, are made of the same tokens, until all
     are used up. Other servers cannot do that: a call raises `ModelError`.
+
+    `servers` are the URLs of Hive servers where `url` is that of an `sglang-router` before them. The router forwards
+    requests for tokens; all else is asked of `servers`, of which some may be down. Requests of a session go to the same
+    server while it is up, or, with `affinity="agent"`, those of an agent in all sessions.
     """
 
     def __init__(
@@ -68,10 +82,15 @@ class HttpClient(Client):
         attempts: int = 5,
         replay: Literal["stepwise", "distinct", "off"] = "stepwise",
         tenant: str | None = None,
+        servers: Sequence[str] | None = None,
+        affinity: Affinity = "session",
     ) -> None:
         if replay not in ("stepwise", "distinct", "off"):
             raise ValueError(f'replay must be "stepwise", "distinct" or "off", not {replay!r}')
+        if affinity not in ("session", "agent"):
+            raise ValueError(f'affinity must be "session" or "agent", not {affinity!r}')
         check_limits(timeout_s, attempts)
+        self._affinity = affinity
         self._model = model
         self._timeout_s = timeout_s
         self._attempts = attempts
@@ -79,7 +98,9 @@ class HttpClient(Client):
         self._tenant = None if tenant is None else check_label("tenant", tenant)
         # Agents and sessions are a tenant's, too, and the requests about them have no body to say it in.
         headers = {"x-hive-tenant": tenant} if tenant is not None else None
-        self._transport = Transport(url, api_key, headers)
+        self._behind = None if servers is None else BehindRouter(servers, api_key, headers)
+        # Behind a router the tenant is named by what the router forwards, and must not be named twice.
+        self._transport = Transport(url, api_key, headers if servers is None else None)
         self._is_hive: bool | None = None
         """Whether the server has Hive's routes; None until it was asked for one."""
         self._has_generate = True
@@ -111,9 +132,9 @@ class HttpClient(Client):
             return known.text
         answer = None
         if self._is_hive is not False:
-            answer = self._transport.send_blocking(
-                "/hive/render", _render_body(messages, []), timeout_s=_RENDER_S
-            )
+            body = _render_body(messages, [])
+            ask = self._transport.send_blocking if self._behind is None else self._behind.ask_blocking
+            answer = ask("/hive/render", body, timeout_s=_RENDER_S)
         if answer is None:
             raise ModelError(
                 f"{self.url} is no Hive server, and only a Hive server shows the prompt that its chat template "
@@ -126,21 +147,32 @@ class HttpClient(Client):
     async def register(self, agent: str, session: str) -> None:
         if self._is_hive is not False:
             body = {"name": agent, "session": session}
-            self._is_hive = await self._ask("POST", "/hive/agents", body) is not None
+            self._is_hive = await self._ask("POST", "/hive/agents", body, of_all=True) is not None
 
     async def end_session(self, session: str) -> None:
         self._prompts.forget(session)
         if self._is_hive:
             # A server that was restarted meanwhile does not know the session.
-            await self._ask("DELETE", f"/hive/sessions/{session}", None, may_wait=False)
+            await self._ask("DELETE", f"/hive/sessions/{session}", None, of_all=True, may_wait=False)
 
     async def aclose(self) -> None:
         await self._transport.aclose()
+        if self._behind is not None:
+            await self._behind.aclose()
 
-    async def _ask(self, method: str, path: str, body: Json | None, *, may_wait: bool = True) -> Json | None:
-        """A small request beside the calls; None for a missing route."""
+    async def _ask(
+        self, method: str, path: str, body: Json | None, *, of_all: bool = False, may_wait: bool = True
+    ) -> Json | None:
+        """A small request beside the calls; None for a missing route.
+
+        Behind a router it goes to one of the servers, or to all of them.
+        """
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
+                if self._behind is not None and of_all:
+                    return await self._behind.tell(method, path, body)
+                if self._behind is not None:
+                    return await self._behind.ask(method, path, body, attempts=self._attempts)
                 return await self._transport.send(
                     method, path, body, attempts=self._attempts, missing_ok=True, may_wait=may_wait
                 )
@@ -190,18 +222,20 @@ class HttpClient(Client):
             settings["regex"] = grammar
         if sampling.json_schema is not None:
             settings["json_schema"] = sampling.json_schema
-        seed, identity = await self._identity(request)
-        settings |= {"sampling_seed": seed, **identity}
+        identity = await self._identity(request)
+        settings |= {"sampling_seed": identity.seed, **identity.fields}
         body = {**prompt, "sampling_params": settings}
         if request.model is not None or self._model is not None:
             adapter = (await self._model_named(request.model)).adapter
             if adapter is not None:
                 body["lora_path"] = adapter
         if on_text is None:
-            answer = await self._send("/generate", body, attempts)
+            answer = await self._transport.send(
+                "POST", "/generate", body, attempts=attempts, headers=identity.headers, missing_ok=True
+            )
         else:
             answer = await self._stream_generate(
-                body, attempts, StreamedText(on_text, settings.get("stop", ()))
+                body, identity, attempts, StreamedText(on_text, settings.get("stop", ()))
             )
         if answer is None:
             return None
@@ -216,7 +250,9 @@ class HttpClient(Client):
             self._prompts.add_answer(request.session, request.messages, completion.text, output_ids)
         return completion._replace(prompt_ids=prompt.get("input_ids", ()), output_ids=output_ids)
 
-    async def _stream_generate(self, body: Json, attempts: int, text: StreamedText) -> Json | None:
+    async def _stream_generate(
+        self, body: Json, identity: _Identity, attempts: int, text: StreamedText
+    ) -> Json | None:
         """The last event of a stream, made to look like the answer that is not streamed."""
         # The server would only take away what has not been sent yet: StreamedText ends texts at stop strings.
         body["sampling_params"]["no_stop_trim"] = True
@@ -236,7 +272,9 @@ class HttpClient(Client):
                 ids = new_ids
                 text.grow(event["text"])
 
-        if not await self._transport.stream("/generate", body, on_event, attempts=attempts, missing_ok=True):
+        if not await self._transport.stream(
+            "/generate", body, on_event, attempts=attempts, headers=identity.headers, missing_ok=True
+        ):
             return None
         finish = _dict(_dict(last.get("meta_info")).get("finish_reason"))
         if not finish:
@@ -249,14 +287,14 @@ class HttpClient(Client):
         sampling = request.sampling
         grammar = sampling.grammar
         served = await self._model_named(request.model)
-        seed, identity = await self._identity(request)
+        identity = await self._identity(request)
         body = {
             **prompt,
             "model": served.name,
             "max_tokens": sampling.max_tokens,
             **_settings(sampling),
-            "seed": seed,
-            **identity,
+            "seed": identity.seed,
+            **identity.fields,
         }
         if grammar is not None:
             body["regex"] = grammar
@@ -265,14 +303,20 @@ class HttpClient(Client):
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
         if on_text is not None:
             return await self._stream_openai(
-                path, body, attempts, StreamedText(on_text, sampling.stop), served
+                path, body, identity, attempts, StreamedText(on_text, sampling.stop), served
             )
-        answer = await self._transport.send("POST", path, body, attempts=attempts)
+        answer = await self._transport.send("POST", path, body, attempts=attempts, headers=identity.headers)
         assert answer is not None
         return _read_choice(answer)
 
     async def _stream_openai(
-        self, path: str, body: Json, attempts: int, text: StreamedText, served: _Served
+        self,
+        path: str,
+        body: Json,
+        identity: _Identity,
+        attempts: int,
+        text: StreamedText,
+        served: _Served,
     ) -> Completion:
         if served.sglang and "stop" in body:
             body["no_stop_trim"] = True
@@ -291,7 +335,7 @@ class HttpClient(Client):
                 finish = choice.get("finish_reason") or finish
                 matched = choice.get("matched_stop") or matched
 
-        await self._transport.stream(path, body, on_event, attempts=attempts)
+        await self._transport.stream(path, body, on_event, attempts=attempts, headers=identity.headers)
         if finish is None:
             raise self._cut_off(path)
         return _completion(text.finish(matched), {}, usage.get("completion_tokens"), finish)
@@ -299,18 +343,17 @@ class HttpClient(Client):
     def _cut_off(self, path: str) -> ModelError:
         return ModelError(f"POST {self.url}{path}: the stream ended before the answer was complete")
 
-    async def _send(self, path: str, body: Json, attempts: int) -> Json | None:
-        return await self._transport.send("POST", path, body, attempts=attempts, missing_ok=True)
-
-    async def _identity(self, request: Request) -> tuple[int, Json]:
+    async def _identity(self, request: Request) -> _Identity:
         """The seed of a request, and who sends it; the latter is empty for servers that would not know it."""
+        key = request.agent if self._affinity == "agent" else request.session
         if not await self._asked_whether_hive():
             if self._replay == "distinct":
                 raise ModelError(
                     f'{self.url} cannot draw without replacement, as replay="distinct" asks: only Hive\'s server can. '
                     "Start one with python -m hive.launch_server, or leave replay out"
                 )
-            return sample_seed(request.seed, request.sample), {}
+            headers = None if self._behind is None else routing_headers(key, {})
+            return _Identity(sample_seed(request.seed, request.sample), {}, headers)
         tag: Json = {
             "agent": request.agent,
             "session": request.session,
@@ -325,7 +368,8 @@ class HttpClient(Client):
             # would get what earlier ones left over, and the same run another time other answers.
             tag["scope"] = request.session
         # The server derives the seed of each sample from the base seed, and so may prepare the next one.
-        return request.seed, {"custom_params": {"hive": tag}}
+        headers = None if self._behind is None else routing_headers(key, tag)
+        return _Identity(request.seed, {"custom_params": {"hive": tag}}, headers)
 
     async def _asked_whether_hive(self) -> bool:
         if self._is_hive is None:

@@ -92,6 +92,7 @@ class Transport:
         body: Json | None,
         *,
         attempts: int,
+        headers: Mapping[str, str] | None = None,
         missing_ok: bool = False,
         may_wait: bool = True,
     ) -> Json | None:
@@ -102,7 +103,7 @@ class Transport:
 
         async def attempt() -> httpx.Response:
             response = await self.connection().http.request(
-                method, path, json=body, headers=telemetry.headers()
+                method, path, json=body, headers=_with_trace(headers)
             )
             if response.status_code in _TRANSIENT_STATUS:
                 raise _TransientStatus(response)
@@ -119,6 +120,7 @@ class Transport:
         on_event: Callable[[Json], None],
         *,
         attempts: int,
+        headers: Mapping[str, str] | None = None,
         missing_ok: bool = False,
     ) -> bool:
         """Give every event of a streamed answer to `on_event`; False for a route that the server does not have.
@@ -130,7 +132,7 @@ class Transport:
         async def attempt() -> httpx.Response:
             nonlocal begun
             async with self.connection().http.stream(
-                "POST", path, json=body, headers=telemetry.headers()
+                "POST", path, json=body, headers=_with_trace(headers)
             ) as response:
                 if response.is_error:
                     await response.aread()
@@ -263,6 +265,10 @@ async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
         for line in lines:
             yield line
     yield rest
+
+
+def _with_trace(headers: Mapping[str, str] | None) -> dict[str, str]:
+    return {**(headers or {}), **(telemetry.headers() or {})}
 
 
 def _transport_error(what: str, error: httpx.HTTPError) -> ModelError:
