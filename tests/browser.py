@@ -28,7 +28,7 @@ class Tab:
         self._numbers = itertools.count(1)
         self.complaints: list[str] = []
         """Errors of scripts, of the network and of the page's policy."""
-        for domain in ("Page", "Runtime", "Log", "Network"):
+        for domain in ("Page", "Runtime", "Log"):
             self.ask(f"{domain}.enable")
 
     def ask(self, method: str, **params: Any) -> Any:
@@ -109,7 +109,8 @@ def chromium(folder: Path) -> Iterator[Tab]:
         with httpx.Client(trust_env=False, timeout=30) as http:
             tabs = http.get(f"http://127.0.0.1:{port}/json").json()
         address = next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page")
-        with connect(address, max_size=None) as socket:
+        # Between two commands nobody reads: what the tab says meanwhile must not hold up an answer to a ping.
+        with connect(address, max_size=None, ping_interval=None) as socket:
             yield Tab(socket)
     finally:
         browser.terminate()
