@@ -116,12 +116,6 @@ def _parser() -> argparse.ArgumentParser:
         "--temperature", type=_temperature, metavar="T", help=f"of proposals (default: {shape.temperature:g})"
     )
     parser.add_argument(
-        "--distinct",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="Hive draws the proposals for a position without replacement (default: on)",
-    )
-    parser.add_argument(
         "--sessions", type=_positive, default=4, metavar="N", help="of rtl, at once (default: 4)"
     )
     parser.add_argument("--patches", type=_positive, metavar="N", help="of a session in a block (default: 6)")
@@ -162,7 +156,8 @@ def settings_of(options: argparse.Namespace) -> Settings:
             options.breadth or default.breadth,
             options.votes or default.votes,
             options.temperature or default.temperature,
-            options.distinct,
+            # Proposals without replacement are an arm of their own.
+            distinct=False,
         ),
         puzzles=options.puzzles or (8 if quick else 40),
         at_once=options.at_once or (2 if quick else 4),

@@ -14,7 +14,7 @@ WORKLOADS: Final[tuple[WorkloadName, ...]] = get_args(WorkloadName)
 
 ArmName = Literal[
     "hive",
-    "hive_stepwise",
+    "hive_distinct",
     "stock",
     "ngram",
     "asyncio",
@@ -32,21 +32,21 @@ SERVERS: Final[Mapping[ArmName, Kind]] = {
     "asyncio": "stock",
     "langgraph": "stock",
     "n_k": "stock",
-    "hive_stepwise": "hive",
+    "hive_distinct": "hive",
     "asyncio_on_hive": "hive",
     "langgraph_on_hive": "hive",
 }
 """Whom an arm asks.
 
-`hive`, `stock` and `ngram` are the same program, written with Hive's frontend; on Hive's server it draws proposals
-without replacement, which no other server can. `hive_stepwise` does not. `asyncio`, `langgraph` and `n_k` are written
+`hive`, `stock` and `ngram` are the same program, written with Hive's frontend; `hive_distinct` draws proposals without
+replacement, which no other server can. `asyncio`, `langgraph` and `n_k` are written
 by hand: what a user of SGLang has without Hive; `n_k` asks for all samples of a state in one request. `..._on_hive` are
 programs by hand, whose requests say nothing of who asks, on Hive's server.
 """
 OPTIONAL: Final[frozenset[ArmName]] = frozenset({"asyncio_on_hive", "langgraph_on_hive"})
 """Not measured unless asked for: neither peers, nor what anybody would do who has Hive."""
 
-_SERVED: Final[tuple[ArmName, ...]] = ("hive", "hive_stepwise", "stock", "ngram")
+_SERVED: Final[tuple[ArmName, ...]] = ("hive", "hive_distinct", "stock", "ngram")
 ARMS_OF: Final[Mapping[WorkloadName, Sequence[ArmName]]] = {
     "tot": ARM_NAMES,
     "mcts": _SERVED,
@@ -56,7 +56,7 @@ ARMS_OF: Final[Mapping[WorkloadName, Sequence[ArmName]]] = {
 }
 
 
-OURS: Final[tuple[ArmName, ...]] = ("hive", "hive_stepwise")
+OURS: Final[tuple[ArmName, ...]] = ("hive", "hive_distinct")
 """Programs on Hive's frontend and server: they are compared with the peers."""
 
 

@@ -127,6 +127,6 @@ def worker(arm: ArmName, url: str, shape: Shape) -> Worker:
 def _player(arm: ArmName, url: str, shape: Shape) -> Client:
     if SERVERS[arm] == "hive":
         # All workloads of the game are searches.
-        return at_server(url, Player.ROLES, distinct=arm == "hive" and shape.distinct)
+        return at_server(url, Player.ROLES, distinct=arm == "hive_distinct")
     # Nobody goes ahead of the others: no cache of these servers could answer them from what the first one left.
     return ByAgent({role: HttpClient(url, model=role, timeout_s=PATIENCE_S) for role in (PROPOSER, VALUER)})
