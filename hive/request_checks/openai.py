@@ -1,0 +1,89 @@
+"""Checks of OpenAI's endpoints, and of ``/hive/render``, whose messages are of the same form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hive.request_checks.batches import (
+    check_all,
+    check_all_per_prompt,
+    check_fanout,
+    check_min_tokens,
+    check_no_probe,
+    check_rid,
+    count_prompts,
+)
+from hive.request_checks.fields import as_object, check_any_text, check_token_ids
+from hive.request_checks.limits import Limits
+from hive.request_checks.parameters import CHAT_FIELDS, COMPLETION_FIELDS, ROUTING_PER_PROMPT
+from hive.request_tag import RequestError, shown, shown_key
+
+
+def check_completion(body: Any, limits: Limits) -> None:
+    """Check the body of ``/v1/completions``.
+
+    Raises:
+        RequestError: naming the field and its rule.
+    """
+    fields = as_object("body", body)
+    prompts, batch = count_prompts("prompt", fields.get("prompt"), limits)
+    size = prompts if batch else None
+    check_all(fields, COMPLETION_FIELDS, limits)
+    check_all_per_prompt(fields, ROUTING_PER_PROMPT, size, limits)
+    check_fanout("n", prompts, fields.get("n"), limits)
+    check_no_probe(fields.get("rid"))
+    check_rid(fields.get("rid"), size, limits)
+    check_min_tokens(fields, "min_tokens", ("max_tokens",))
+
+
+def check_chat(body: Any, limits: Limits) -> None:
+    """Check the body of ``/v1/chat/completions``.
+
+    Raises:
+        RequestError: naming the field and its rule.
+    """
+    fields = as_object("body", body)
+    messages = fields.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise RequestError("messages", f"must be a list of at least one message, got {shown(messages)}")
+    for index, message in enumerate(messages):
+        as_object(f"messages[{index}]", message)
+    check_all(fields, CHAT_FIELDS, limits)
+    check_all_per_prompt(fields, ROUTING_PER_PROMPT, None, limits)
+    if fields.get("input_ids") is not None:
+        check_token_ids("input_ids", fields["input_ids"], limits)
+    check_no_probe(fields.get("rid"))
+    check_rid(fields.get("rid"), None, limits)
+    check_min_tokens(fields, "min_tokens", ("max_completion_tokens", "max_tokens"))
+
+
+def check_render(body: Any, limits: Limits) -> None:
+    """Check the body of ``/hive/render``: ``messages`` of text, and ``prefix_ids`` or none.
+
+    Raises:
+        RequestError: naming the field and its rule.
+    """
+    fields = as_object("body", body)
+    for name in fields:
+        if name not in ("messages", "prefix_ids"):
+            raise RequestError(shown_key(name), "is unknown, the fields are messages, prefix_ids")
+    messages = fields.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise RequestError("messages", f"must be a list of at least one message, got {shown(messages)}")
+    for index, message in enumerate(messages):
+        field = f"messages[{index}]"
+        for name in as_object(field, message):
+            if name not in ("role", "content"):
+                raise RequestError(f"{field}.{shown_key(name)}", "is unknown, the fields are role, content")
+        role = message.get("role")
+        if role not in _ROLES:
+            raise RequestError(
+                f"{field}.role", f"must be {' or '.join(map(repr, _ROLES))}, got {shown(role)}"
+            )
+        check_any_text(f"{field}.content", message.get("content"), limits)
+    # An empty list says as much as none.
+    if fields.get("prefix_ids"):
+        check_token_ids("prefix_ids", fields["prefix_ids"], limits)
+
+
+_ROLES = ("system", "user", "assistant")
