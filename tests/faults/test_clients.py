@@ -98,8 +98,9 @@ def test_sixteen_clients_killed_in_the_middle_of_their_streams_leave_nothing_beh
 def test_a_second_request_under_an_id_is_refused_and_the_first_one_goes_on(
     tight: ReplayClient, stream: bool
 ) -> None:
-    first = Ask("Once", {**LONG, "sampling_seed": 4}, {"rid": "twice", "stream": True})
-    plain = tight.generate(Ask("Once", {**LONG, "sampling_seed": 4}), "off")
+    params = {**LONG, "max_new_tokens": 24, "sampling_seed": 4}
+    first = Ask("Once", params, {"rid": "twice", "stream": True})
+    plain = tight.generate(Ask("Once", params), "off")
     with tight.stream("/generate", first.body("off")) as chunks:
         next(chunks)
         for path, rest in (
