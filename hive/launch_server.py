@@ -12,10 +12,9 @@ import dataclasses
 import importlib.util
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 
-from hive.events.endpoint import AUTO
+from hive.events.endpoint import AUTO, private
 from hive.refused_settings import refusal
 from hive.roles import lora_flags
 from hive.server_args import HiveServerArgs
@@ -97,9 +96,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if importlib.util.find_spec("sglang") is None:
         raise SystemExit("hive: SGLang is not installed. Run: uv pip install 'hive[server]'")
     if hive_args.events_endpoint == AUTO:
-        # Readable for its owner alone: the events tell what all clients do.
-        folder = tempfile.mkdtemp(prefix="hive-")
-        hive_args = dataclasses.replace(hive_args, events_endpoint=f"ipc://{folder}/events")
+        hive_args = dataclasses.replace(hive_args, events_endpoint=private())
     hive_args.to_environment()
 
     from sglang.srt.plugins import load_plugins

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import tempfile
+from pathlib import Path
 
 OFF = "off"
 AUTO = "auto"
@@ -23,6 +27,28 @@ def check(endpoint: str) -> str:
     if tcp is None or not 1 <= int(tcp["port"]) <= 65535:
         raise ValueError(f"must be 'auto', 'off', ipc://PATH or tcp://HOST:PORT, got {endpoint!r}")
     return endpoint
+
+
+def private() -> str:
+    """An endpoint in a new folder that its owner alone may enter: the events tell what all clients do.
+
+    A server that is killed cannot clean up after itself, so the folders of this user's dead processes go here.
+    """
+    parent = Path(tempfile.gettempdir())
+    for folder in parent.glob("hive-*-*"):
+        pid = folder.name.split("-")[1]
+        if pid.isdecimal() and folder.stat().st_uid == os.getuid() and not _runs(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+    return f"ipc://{tempfile.mkdtemp(prefix=f'hive-{os.getpid()}-')}/events"
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process of this user is there."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def of_rank(endpoint: str, rank: int) -> str:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
 import pytest
 
-from hive.events.endpoint import check, of_rank, to_connect
+from hive.events.endpoint import check, of_rank, private, to_connect
 
 
 @pytest.mark.parametrize(
@@ -41,3 +46,18 @@ def test_wildcards_are_found_on_loopback() -> None:
     assert to_connect("tcp://*:5558") == to_connect("tcp://0.0.0.0:5558") == "tcp://127.0.0.1:5558"
     assert to_connect("tcp://[::]:5558") == "tcp://[::1]:5558"
     assert to_connect("tcp://10.0.0.1:5558") == "tcp://10.0.0.1:5558"
+
+
+def test_a_private_folder_is_the_owners_and_goes_when_its_process_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with subprocess.Popen(["true"]) as dead:
+        dead.wait()
+    (tmp_path / f"hive-{dead.pid}-left").mkdir()
+    others = [tmp_path / "hive-notes-of-mine", tmp_path / f"hive-{os.getpid()}-mine"]
+    for folder in others:
+        folder.mkdir()
+    folder = Path(private().removeprefix("ipc://")).parent
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert set(tmp_path.iterdir()) == {folder, *others}
