@@ -34,7 +34,9 @@ def check_generate(body: Any, limits: Limits) -> None:
     """
     fields = as_object("body", body)
     for name, value in fields.items():
-        if value is not None and name in _INTERNAL_FIELDS:
+        # sglang-router adds this one to what it forwards, with its default.
+        unset = value is None or (name == "return_bytes" and value is False)
+        if name in _INTERNAL_FIELDS and not unset:
             raise RequestError(name, "is internal to the server and must not be set by a request")
     check_no_probe(fields.get("rid"))
     size = _check_engine_fields(fields, limits)

@@ -291,3 +291,28 @@ def test_checking_a_small_request_costs_little() -> None:
     for _ in range(1000):
         check_generate(body, LIMITS)
     assert (time.perf_counter() - started) / 1000 < 100e-6
+
+
+def test_what_a_router_adds_to_a_body_passes() -> None:
+    """sglang-router 0.3.2 writes out defaults of fields that a request did not have."""
+    added = (
+        "stream",
+        "return_text_in_logprobs",
+        "return_hidden_states",
+        "background",
+        "no_logs",
+        "return_bytes",
+    )
+    body = {
+        "text": "x",
+        "model": None,
+        "log_metrics": True,
+        "return_entropy": False,
+        **dict.fromkeys(added, False),
+    }
+    check_generate(body, LIMITS)
+    for value in (True, 0, "", []):
+        with pytest.raises(RequestError, match="return_bytes is internal to the server"):
+            check_generate({**body, "return_bytes": value}, LIMITS)
+    with pytest.raises(RequestError, match="http_worker_ipc is internal"):
+        check_generate({**body, "http_worker_ipc": False}, LIMITS)
