@@ -61,8 +61,13 @@ def test_flags_of_the_router_are_known() -> None:
     arguments = launch_router.parse_router_args([*found.flags])
     assert arguments.policy == "manual"
     assert arguments.worker_urls == [f"http://{service}:{command(service).port}" for service in SERVERS]
-    # A request that fails until a server is given up has tries left for another one.
-    assert arguments.cb_failure_threshold < arguments.retry_max_retries
+    # A request is still being tried when a dead server has been left out.
+    pauses = [
+        arguments.retry_initial_backoff_ms / 1000 * arguments.retry_backoff_multiplier**number
+        for number in range(arguments.retry_max_retries - 1)
+    ]
+    least = sum(pauses) * (1 - arguments.retry_jitter_factor)
+    assert least > arguments.health_check_interval_secs * arguments.health_failure_threshold
 
 
 @pytest.mark.parametrize("file", FILES)
