@@ -47,8 +47,9 @@ def before_setup_and_run_http_server(
 
     tokenizer_manager.hive_limits = limits_of(tokenizer_manager)
     access = access_of(server_args)
-    app.include_router(router(tokenizer_manager, access))
-    app.include_router(events.router(server_args))
+    for routes in (router(tokenizer_manager, access), events.router(server_args)):
+        # Not `include_router`: newer versions of FastAPI wrap the routes, and SGLang's keys look at each one's level.
+        app.router.routes.extend(routes.routes)
     install(app, tokenizer_manager.hive_limits, access)
 
 

@@ -76,6 +76,8 @@ def test_events_say_what_the_other_routes_say(http: httpx.Client) -> None:
         ask(http, "ui.writer", "ui-1", f"0.{number % 5}", f"Chapter {number % 4}: once upon a time")
     known = picture(http, lambda known: lines(known).get("ui.writer", {}).get("tokens_replayed", 0) > 0)
     for told in http.get("/hive/agents").json()["agents"]:
+        if told.pop("tenant") is not None:
+            continue  # of other tests
         line = lines(known)[told["name"]]
         history = told.pop("score_history")
         assert {name: line[name] for name in told} == told

@@ -14,6 +14,7 @@ from hive.logits_cache.sampling import SamplingRule, draw_live, draw_row, probab
 ALL = 1 << 30
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**31)), min_size=1, max_size=20))
 def test_random_numbers_are_the_same_to_the_bit(pairs: list[tuple[int, int]]) -> None:
     seeds, positions = (torch.tensor(column, dtype=torch.int64) for column in zip(*pairs, strict=True))
