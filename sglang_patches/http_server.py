@@ -15,6 +15,7 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from hive.access import Access
+from hive.logits_cache.ratios import ratios
 from hive.request_checks import Limits
 from hive.request_tag import NAME_PATTERN, header_tag
 from hive.server_args import HiveServerArgs
@@ -160,13 +161,16 @@ def checked(validate: Callable[[Any], T], data: Any) -> T:
 
 
 def merge_ranks(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Add up the summaries of data-parallel ranks: numbers are summed, dicts and agents merged by name.
+    """Add up the summaries of data-parallel ranks: numbers are summed, dicts and agents merged by name, and ratios are
+    those of the sums.
 
     Scores compare the agents of one rank; of an agent that several ranks know, those of the first are shown.
     """
     merged: dict[str, Any] = {}
     for part in parts:
         merged = _add(merged, part)
+    if merged.get("logits_cache"):
+        merged["logits_cache"] |= ratios(merged["logits_cache"])
     return merged
 
 

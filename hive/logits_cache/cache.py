@@ -12,6 +12,7 @@ from hive.logits_cache.distinct import DistinctSample, DistinctTrees
 from hive.logits_cache.hotspot import HotspotRule
 from hive.logits_cache.in_flight import PATIENCE, InFlight
 from hive.logits_cache.policies import Distinct, Hotspot, Policy, Prefetched, Stepwise
+from hive.logits_cache.ratios import ratios
 from hive.logits_cache.replay import Replay, Stop, Verdict
 from hive.logits_cache.sampling import SamplingRule, derive_seed, uniform
 from hive.logits_cache.trie import LogitsTrie, Node, PrefixHash, Writer
@@ -391,10 +392,7 @@ class LogitsCache:
     def summary(self) -> dict[str, Any]:
         """Counters and sizes as JSON-safe values."""
         counts = self.statistics
-        replayed = sum(tokens["tokens_replayed"] for tokens in counts.by_temperature.values())
-        generated = sum(tokens["tokens_generated"] for tokens in counts.by_temperature.values())
-        total = replayed + generated
-        return {
+        summary = {
             "lookups": counts.lookups,
             "hits": counts.hits,
             "served_whole": counts.served_whole,
@@ -402,10 +400,6 @@ class LogitsCache:
             "tokens_recorded": counts.tokens_recorded,
             "rows_corrupt": self.trie.corrupt_rows,
             "followed": counts.followed,
-            "hit_ratio": round(replayed / total, 6) if total else 0.0,
-            "undecided_ratio": round(counts.stops[Stop.UNDECIDED] / counts.tokens_replayed, 6)
-            if counts.tokens_replayed
-            else 0.0,
             "flushes": counts.flushes,
             "prefetched": counts.prefetched,
             "prefetch_hits": counts.prefetch_hits,
@@ -413,7 +407,7 @@ class LogitsCache:
             "prefetch_saved_seconds": round(
                 counts.prefetch_seconds * counts.prefetch_hit_tokens / max(1, counts.prefetched_tokens), 6
             ),
-            "hotspot_kl_nats": round(counts.hotspot_divergence / max(1, counts.policies["hotspot"]), 6),
+            "hotspot_nats": round(counts.hotspot_divergence, 6),
             "replay_seconds": round(counts.replay_seconds, 6),
             "record_seconds": round(counts.record_seconds, 6),
             "prefetch_seconds": round(counts.prefetch_seconds, 6),
@@ -425,7 +419,7 @@ class LogitsCache:
             },
             "nodes": len(self.trie),
             "bytes": self.nbytes,
-            "bytes_per_token": round(self.trie.nbytes / len(self.trie), 1) if len(self.trie) else 0.0,
+            "row_bytes": self.trie.nbytes,
             "capacity_bytes": self.capacity_bytes,
             "budget_bytes": self.budget_bytes,
             "bytes_given_up": counts.bytes_given_up,
@@ -433,6 +427,7 @@ class LogitsCache:
             "distinct_states": len(self.distinct),
             "distinct_forgotten": self.distinct.forgotten,
         }
+        return summary | ratios(summary)
 
 
 def _blocked(request: CachedRequest) -> bool:

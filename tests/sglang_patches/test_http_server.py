@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hive[server]'")
@@ -21,8 +22,12 @@ from sglang.srt.managers.io_struct import (
 
 from hive.access import Access
 from hive.agents.registry import AgentRegistry
+from hive.logits_cache.cache import CachedRequest, LogitsCache
+from hive.logits_cache.head import Head
+from hive.logits_cache.packing import pack
+from hive.logits_cache.sampling import SamplingRule
 from hive.request_checks import Limits
-from sglang_patches.http_server import router
+from sglang_patches.http_server import merge_ranks, router
 from sglang_patches.request_door import install
 from sglang_patches.request_state import SchedulerState
 from sglang_patches.scheduler import around_handle_dumper_control
@@ -99,6 +104,23 @@ async def test_a_session_is_ended_by_its_own_tenant(client: httpx.AsyncClient) -
         assert (await client.delete("/hive/sessions/run", headers=headers)).status_code == status
     assert (await client.get("/hive/stats", headers=OPERATOR)).json()["sessions"] == {"active": 2, "ended": 4}
     assert (await client.delete("/hive/sessions/red|run", headers=USER)).status_code == 400
+
+
+def test_ratios_of_ranks_are_those_of_their_sums() -> None:
+    caches = [LogitsCache(10**6) for _ in range(2)]
+    rule = SamplingRule.of(0.7, -1, 1.0, 0.0)
+    for cache, replayed, outputs in zip(caches, (0, 3), (1, 2), strict=True):
+        for number in range(outputs):
+            request = CachedRequest("", rule, 1, [1, number])
+            cache.record(request, [5], pack(Head.of_row(np.zeros(10 * outputs, dtype=np.float32), 0.7)))
+            cache.depart(request, [5, 6, 7, 8], ended=True, replayed=replayed)
+    parts = [{"logits_cache": cache.summary()} for cache in caches]
+    assert [part["logits_cache"]["hit_ratio"] for part in parts] == [0.0, 0.75]
+    merged = merge_ranks(parts)["logits_cache"]
+    assert merged["hit_ratio"] == 0.5, "6 of 12 tokens"
+    assert merged["row_bytes"] == sum(cache.trie.nbytes for cache in caches)
+    assert merged["bytes_per_token"] == pytest.approx(merged["row_bytes"] / 3, abs=0.1)
+    assert merged.keys() == parts[0]["logits_cache"].keys()
 
 
 @pytest.mark.parametrize("access", [Access(), Access(api_key="k")])
