@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,13 @@ def server(launch_server: Callable[..., ServerProcess]) -> ServerProcess:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts a server, so that ``-m "not server"`` leaves out all of it."""
+    """Mark what starts a server, so that ``-m "not server"`` leaves out all of it, and skip what takes minutes unless
+    it is asked for."""
+    long = os.environ.get("HIVE_LONG_TESTS", "0") != "0"
+    skipped = pytest.mark.skip(reason="takes minutes. Run: HIVE_LONG_TESTS=1 scripts/test")
     for item in items:
+        if item.get_closest_marker("long") and not long:
+            item.add_marker(skipped)
         if "launch_server" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.server)
 

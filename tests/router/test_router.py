@@ -15,7 +15,7 @@ from hive_frontend import BestOfN, HttpClient, ModelError, agent, arun, gen, str
 from tests.router.conftest import Fleet
 from tests.router.traffic import CALLS, Counts, counted, flush, run_sessions, seen
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.long]
 
 SESSIONS = 8
 
