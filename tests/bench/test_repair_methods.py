@@ -315,6 +315,7 @@ def test_the_command_on_the_real_server(server: ServerProcess, tmp_path: Path) -
     assert patcher[0].prompt[:200] == patcher[-1].prompt[:200]
 
 
+@pytest.mark.long
 @needs_tools
 @pytest.mark.server
 def test_a_recording_of_the_real_server_is_named_after_its_shape(
@@ -332,6 +333,7 @@ def test_a_recording_of_the_real_server_is_named_after_its_shape(
     assert patcher == {"s0": 2, "s1": 2}
 
 
+@pytest.mark.long
 @needs_tools
 @pytest.mark.server
 async def test_a_long_session_on_the_real_server(server: ServerProcess) -> None:

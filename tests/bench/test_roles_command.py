@@ -53,6 +53,7 @@ def test_a_tiny_training_from_the_command_line(tmp_path: Path) -> None:
     assert (out / "adapter_model.safetensors").stat().st_size < 4_000_000
 
 
+@pytest.mark.long
 def test_a_tiny_training_of_the_patcher(tmp_path: Path) -> None:
     metrics = tiny("patcher", tmp_path / "patcher", "--minutes", "5")
     assert metrics["settings"]["minutes"] == 5

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.frontend.oracle import assert_agree, define
 from tests.frontend.programs import HELPERS, programs
 
-EXAMPLES = int(os.environ.get("HIVE_ORACLE_EXAMPLES", "1000"))
+EXAMPLES = int(os.environ.get("HIVE_ORACLE_EXAMPLES", "500"))
 
 PROGRAMS = {
     "straight line": """

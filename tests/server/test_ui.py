@@ -166,7 +166,11 @@ def test_the_page_shows_the_traffic(http: httpx.Client, server: ServerProcess, t
         for number in range(20):
             agent = ("ui.hostile", "ui.critic")[number % 2]
             ask(http, agent, "ui-3", f"0.{number % 3}", f"{agent} is asked for {number % 4}")
-        told = {agent["name"]: agent for agent in http.get("/hive/agents").json()["agents"]}
+        # The page names agents with their tenants: other tests have some on this server.
+        told = {
+            f"{agent['tenant']}|{agent['name']}" if agent["tenant"] else agent["name"]: agent
+            for agent in http.get("/hive/agents").json()["agents"]
+        }
         tab.until(
             f"lines().get('ui.critic')?.requests === {told['ui.critic']['requests']}".replace(
                 "lines()", LINES
