@@ -51,8 +51,8 @@ def begin(scheduler: Scheduler, req: Req) -> None:
 def advance(scheduler: Scheduler) -> None:
     """Give every replay in progress a slice."""
     state: SchedulerState = scheduler.hive
-    if len(state.drawing) > DRAWING or any(req.hive.cached.awaits for req in state.replaying):
-        _see_off_dropped(scheduler)
+    if state.drawing and (state.waiting or len(state.drawing) > DRAWING):
+        _see_off_lost(scheduler)
     if state.replaying:
         replaying, state.replaying = state.replaying, []
         state.replaying += [req for req in replaying if not _slice(scheduler, req)]
@@ -67,7 +67,7 @@ def prefetch(scheduler: Scheduler) -> bool:
     return True
 
 
-def _see_off_dropped(scheduler: Scheduler) -> None:
+def _see_off_lost(scheduler: Scheduler) -> None:
     """The engine has many ways to drop a request; none of them may let later samples of its state wait for good."""
     if scheduler.server_args.pp_size > 1:
         return  # micro-batches in flight are not ours to look through

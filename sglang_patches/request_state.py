@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.managers.scheduler import Scheduler
 
+    from sglang_patches.cache_memory import CacheMemory
     from sglang_patches.events import LiveEvents
     from sglang_patches.radix_cache import AgentAware
 
@@ -49,6 +50,8 @@ class SchedulerState:
     """Distinct samples that are being drawn."""
     joined: int = 0
     """Replayed requests that entered the decode batch without a prefill."""
+    memory: CacheMemory | None = None
+    """None where the Logits Cache need not mind what the host has left."""
     live: LiveEvents | None = None
     """None where another scheduler speaks for this one, and where live events are off."""
 

@@ -70,7 +70,7 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
         agents.reuse_slots(lambda agent: False, lambda agent: None)
     self.hive = SchedulerState(agents, tree, cache, metrics, args.share_tenants, [], [])
     self.hive.live = live_events(self, args)
-    self.hive_memory = CacheMemory.of(self, cache, args.min_free_host_bytes)
+    self.hive.memory = CacheMemory.of(self, cache, args.min_free_host_bytes)
     by_contribution = args.schedule == "contribution"
     self.policy.hive_order = ContributionOrder(agents, args.schedule_max_passes) if by_contribution else None
 
@@ -198,8 +198,8 @@ def around_get_next_batch_to_run(
     """
     if self.hive.live is not None:
         self.hive.live.tick(self)
-    if (memory := getattr(self, "hive_memory", None)) is not None:
-        memory.step()
+    if self.hive.memory is not None:
+        self.hive.memory.step()
     replay.advance(self)
     chunked = self.chunked_req
     # Requests of the queue may join the running batch, and be given up, within one loop.
@@ -229,8 +229,8 @@ def around_on_idle(original: Callable[..., None], self: Scheduler) -> None:
     """The scheduler does not go to sleep while there is something to replay ahead."""
     if replay.prefetch(self):
         return
-    if (memory := getattr(self, "hive_memory", None)) is not None and self.server_args.sleep_on_idle:
-        memory.step(IDLE_LOOPS)
+    if self.hive.memory is not None and self.server_args.sleep_on_idle:
+        self.hive.memory.step(IDLE_LOOPS)
     original(self)
 
 

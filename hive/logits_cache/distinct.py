@@ -452,11 +452,6 @@ class DistinctTrees:
         self._account(key, tree)
         return sample
 
-    def in_flight(self, digest: bytes, rule: SamplingRule) -> bool:
-        """Whether a sample of the state has begun and not finished."""
-        tree = self._trees.get((digest, rule))
-        return tree is not None and tree.in_flight
-
     def resize(self, capacity_bytes: int) -> None:
         """Change the budget, down to nothing, and forget what is above it."""
         self.capacity_bytes = max(0, capacity_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hive.request_checks.batches import (
@@ -43,11 +44,8 @@ def check_chat(body: Any, limits: Limits) -> None:
         RequestError: naming the field and its rule.
     """
     fields = as_object("body", body)
-    messages = fields.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise RequestError("messages", f"must be a list of at least one message, got {shown(messages)}")
-    for index, message in enumerate(messages):
-        as_object(f"messages[{index}]", message)
+    for field, message in _messages(fields):
+        as_object(field, message)
     check_all(fields, CHAT_FIELDS, limits)
     check_all_per_prompt(fields, ROUTING_PER_PROMPT, None, limits)
     if fields.get("input_ids") is not None:
@@ -67,11 +65,7 @@ def check_render(body: Any, limits: Limits) -> None:
     for name in fields:
         if name not in ("messages", "prefix_ids"):
             raise RequestError(shown_key(name), "is unknown, the fields are messages, prefix_ids")
-    messages = fields.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise RequestError("messages", f"must be a list of at least one message, got {shown(messages)}")
-    for index, message in enumerate(messages):
-        field = f"messages[{index}]"
+    for field, message in _messages(fields):
         for name in as_object(field, message):
             if name not in ("role", "content"):
                 raise RequestError(f"{field}.{shown_key(name)}", "is unknown, the fields are role, content")
@@ -84,6 +78,14 @@ def check_render(body: Any, limits: Limits) -> None:
     # An empty list says as much as none.
     if fields.get("prefix_ids"):
         check_token_ids("prefix_ids", fields["prefix_ids"], limits)
+
+
+def _messages(fields: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The messages of a body, each with what to call it."""
+    messages = fields.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise RequestError("messages", f"must be a list of at least one message, got {shown(messages)}")
+    return [(f"messages[{index}]", message) for index, message in enumerate(messages)]
 
 
 _ROLES = ("system", "user", "assistant")

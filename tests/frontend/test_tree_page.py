@@ -6,7 +6,6 @@ import html
 import itertools
 import json
 import re
-import shutil
 import struct
 import subprocess
 from dataclasses import dataclass
@@ -32,8 +31,9 @@ from hive_frontend import (
 from hive_frontend.client.base import Request
 from hive_frontend.testing import ScriptedModel
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
+from tests.browser import CHROMIUM, needs_chromium
+
+pytestmark = needs_chromium
 
 EVIL = "<script>document.title = 'owned'</script><img src=x onerror=alert(1)>"
 

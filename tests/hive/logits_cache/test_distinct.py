@@ -655,10 +655,10 @@ def test_states_rules_and_forgetting() -> None:
         trees.sample(digest, rule_, half).finish(True)
     assert len(trees) == 3
     assert trees.sample(b"a", PLAIN, half).repeats
-    assert not trees.in_flight(b"a", PLAIN), "an ordinary one"
+    assert not trees._trees[b"a", PLAIN].in_flight, "an ordinary one"
     trees.sample(b"d", PLAIN, half)
-    assert trees.in_flight(b"d", PLAIN)
-    assert not trees.in_flight(b"d", cold)
+    assert trees._trees[b"d", PLAIN].in_flight
+    assert (b"d", cold) not in trees._trees
     trees.capacity_bytes = 1
     trees.sample(b"c", PLAIN, half).finish(True)
     assert len(trees) == 1, "only the tree with a sample in flight stays"
@@ -680,7 +680,8 @@ class TreesMachine(RuleBasedStateMachine):
     @rule(digest=digests)
     def begin(self, digest: bytes) -> None:
         if digest not in self.running:
-            assert not self.trees.in_flight(digest, PLAIN)
+            tree = self.trees._trees.get((digest, PLAIN))
+            assert tree is None or not tree.in_flight
             self.running[digest] = self.trees.sample(digest, PLAIN, half)
 
     @precondition(lambda self: self.running)
