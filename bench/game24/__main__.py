@@ -139,6 +139,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"searches by lot per puzzle (default: {LOTS}, with --quick {QUICK_LOTS})",
     )
+    parser.add_argument("--minutes", type=float, metavar="M", help="begin no puzzles that would end later")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same order and same lots")
     parser.add_argument(
         "--concurrency",
@@ -162,6 +163,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
             f"there are {COUNT} puzzles, of ranks 0 to {COUNT - 1}: --first {options.first} "
             f"--puzzles {options.puzzles} asks for others"
         )
+    if options.minutes is not None and not options.minutes > 0:
+        parser.error("--minutes must be above 0")
     if not 0 < options.temperature < 100:
         parser.error("--temperature must be above 0 and below 100")
     if problem := not_writable(options.json):
@@ -174,6 +177,7 @@ def _settings(options: argparse.Namespace, began: float) -> Settings:
     # Ranks go from easy to hard: the first ones would be no fair sample of them.
     random.Random(options.seed).shuffle(chosen)
     players = (Player.ROLES,) if options.quick else (Player.ROLES, Player.BASE)
+    minutes = QUICK_MINUTES if options.quick and options.minutes is None else options.minutes
     return Settings(
         puzzles=chosen,
         # Whoever is named twice plays once.
@@ -183,7 +187,7 @@ def _settings(options: argparse.Namespace, began: float) -> Settings:
         lots=options.lots or (QUICK_LOTS if options.quick else LOTS),
         seed=options.seed,
         concurrency=options.concurrency,
-        deadline=began + 60 * QUICK_MINUTES - RESERVE_S if options.quick else None,
+        deadline=None if minutes is None else began + 60 * minutes - RESERVE_S,
     )
 
 

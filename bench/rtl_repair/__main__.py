@@ -60,7 +60,7 @@ BUGS_PER_SESSION = 8
 TRACE_SUFFIX = ".json.xz"
 PATCHER = "Patcher"
 """The agent that has an adapter."""
-COMPARING = ("quick", "bugs", "methods", "branching", "breadth", "lots")
+COMPARING = ("quick", "bugs", "methods", "branching", "breadth", "lots", "minutes")
 """Options without a meaning for sessions that keep going."""
 
 
@@ -147,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"looks at things before each patch (default: {LOOKUPS})",
     )
     parser.add_argument("--lots", type=int, metavar="N", help=f"searches by lot per bug (default: {LOTS})")
+    parser.add_argument("--minutes", type=float, metavar="M", help="begin no bugs that would end later")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same bugs and same lots")
     parser.add_argument("--keep-going", action="store_true", help="run long sessions, compare nothing")
     parser.add_argument(
@@ -166,6 +167,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     for name in ("bugs", "branching", "breadth", "rounds", "lookups", "sessions", "lots"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             parser.error(f"--{name} must be at least 1")
+    if options.minutes is not None and not options.minutes > 0:
+        parser.error("--minutes must be above 0")
     if options.keep_going and (idle := [f"--{name}" for name in COMPARING if getattr(options, name)]):
         parser.error(f"--keep-going compares nothing: leave out {', '.join(idle)}")
     # On two cores a bug beside another one only takes longer.
@@ -284,6 +287,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     began = time.monotonic()
     options = _parse(argv)
     quick: bool = options.quick
+    minutes = QUICK_MINUTES if quick and options.minutes is None else options.minutes
     settings = Settings(
         bugs=options.bugs or (QUICK_BUGS if quick else BUGS),
         players=[
@@ -305,7 +309,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sessions=options.sessions,
         lots=options.lots or (QUICK_LOTS if quick else LOTS),
         seed=options.seed,
-        deadline=began + 60 * QUICK_MINUTES - RESERVE_S if quick else None,
+        deadline=None if minutes is None else began + 60 * minutes - RESERVE_S,
     )
     # In a file the table shall have the room that it needs.
     console = Console(width=None if sys.stdout.isatty() else 140)
