@@ -22,6 +22,8 @@ from bench.game24.rules import Numbers, Step, is_solved, legal_steps, numbers_of
 from bench.roles.example import Example
 
 HOPELESS: Final = "impossible"
+BY_HEART: Final = 4
+"""How often the proposer is told of a position with less than four numbers, for each time of a puzzle."""
 _AT_ONCE: Final = 256
 """Positions that one process looks at before it is handed more."""
 HOPELESS_EACH: Final = 8
@@ -98,13 +100,19 @@ def positions_of(taught: Iterable[Numbers]) -> Iterator[Numbers]:
 
 
 def proposals(positions: Iterable[Numbers]) -> list[Example]:
-    """A lesson for the proposer on each position from which 24 can be reached."""
+    """Lessons for the proposer on each position from which 24 can be reached.
+
+    What follows a puzzle is taught `BY_HEART` times as often: nearly all of it that can come up is among the lessons,
+    so that it can be known by heart. A puzzle that comes up was never taught; who knows puzzles by heart finds no step
+    in others.
+    """
     positions = list(positions)
-    return [
-        Example(prompts.propose_role(position), tuple(f"{step} =" for step in steps))
-        for position, steps in zip(positions, _of_each(good_steps, positions), strict=True)
-        if steps
-    ]
+    lessons: list[Example] = []
+    for position, steps in zip(positions, _of_each(good_steps, positions), strict=True):
+        if steps:
+            lesson = Example(prompts.propose_role(position), tuple(f"{step} =" for step in steps))
+            lessons += [lesson] * (1 if len(position) == 4 else BY_HEART)
+    return lessons
 
 
 def judgements(positions: Iterable[Numbers], rng: random.Random) -> list[Example]:

@@ -43,6 +43,12 @@ def test_figures_are_those_of_all_turns_together() -> None:
     assert figure(turns, "tokens_computed_per_solved") == pytest.approx(80 / 3)
     assert figure(turns, "step_p50_ms") == pytest.approx(200.0)
     assert step_ms(turns, 99) == pytest.approx(298.0)
+    assert figure(turns, "prompt_tokens_per_request") is None, "the server of this arm counts nothing"
+    counted = [
+        turn("hive", 0, 1, 1.0, [0.1, 0.3], Counters(90)),
+        turn("hive", 1, 1, 1.0, [0.2], Counters(60)),
+    ]
+    assert figure(counted, "prompt_tokens_per_request") == pytest.approx(50.0)
 
 
 def test_nothing_to_compute_a_figure_from() -> None:

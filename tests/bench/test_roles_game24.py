@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 
 import pytest
 
@@ -20,7 +21,16 @@ from bench.game24.rules import (
     successors,
 )
 from bench.roles import game24
-from bench.roles.game24 import good_steps, judgements, met, positions_of, proposals, taught_puzzles, verdict
+from bench.roles.game24 import (
+    BY_HEART,
+    good_steps,
+    judgements,
+    met,
+    positions_of,
+    proposals,
+    taught_puzzles,
+    verdict,
+)
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +75,12 @@ def test_every_answer_of_the_proposer_is_written_by_the_rules_and_good(positions
         for answer in lesson.answers:
             assert re.fullmatch(step_regex(numbers), answer)
             assert solvable(apply_step(numbers, parse_step(answer)))
+
+
+def test_what_follows_a_puzzle_is_taught_more_often_than_the_puzzle(positions: list[Numbers]) -> None:
+    times = Counter(prompts.position(lesson.prompt) for lesson in proposals(positions))
+    assert {len(numbers) for numbers in times} == {2, 3, 4}
+    assert all(count == (1 if len(numbers) == 4 else BY_HEART) for numbers, count in times.items())
 
 
 def test_good_steps_are_all_of_them() -> None:
