@@ -11,13 +11,22 @@ from pydantic import BaseModel
 from bench.peers.arms import OURS, ArmName, WorkloadName, is_peer
 from bench.peers.turns import Turn
 
-Figure = Literal["solved_per_minute", "tasks_per_minute", "step_p50_ms", "tokens_computed_per_solved"]
+Figure = Literal[
+    "solved_per_minute",
+    "tasks_per_minute",
+    "step_p50_ms",
+    "tokens_computed_per_solved",
+    "prompt_tokens_per_request",
+]
 BETTER: dict[Figure, Literal["higher", "lower"]] = {
     "solved_per_minute": "higher",
     "tasks_per_minute": "higher",
     "step_p50_ms": "lower",
     "tokens_computed_per_solved": "lower",
+    "prompt_tokens_per_request": "lower",
 }
+PER_REQUEST: frozenset[Figure] = frozenset({"step_p50_ms", "prompt_tokens_per_request"})
+"""Figures in which `n_k` is not compared: its requests hold several answers each."""
 RESAMPLES = 2000
 
 
@@ -37,6 +46,12 @@ def step_ms(turns: Sequence[Turn], percentile: float) -> float | None:
     return 1e3 * float(np.percentile(latencies, percentile)) if latencies else None
 
 
+def prefilled(turns: Sequence[Turn]) -> int | None:
+    """Prompt tokens that the model read in all turns; None unless the server counted them in each."""
+    counted = [turn.computed.prefilled for turn in turns if turn.computed is not None]
+    return sum(counted) if len(counted) == len(turns) else None
+
+
 def figure(turns: Sequence[Turn], what: Figure) -> float | None:
     """A figure of some turns together; None where there is nothing to compute it from."""
     match what:
@@ -49,6 +64,9 @@ def figure(turns: Sequence[Turn], what: Figure) -> float | None:
         case "tokens_computed_per_solved":
             generated = sum(turn.steps.generated for turn in turns)
             return generated / solved(turns) if solved(turns) else None
+        case "prompt_tokens_per_request":
+            read, requests = prefilled(turns), sum(len(turn.steps.latencies_s) for turn in turns)
+            return None if read is None or not requests else read / requests
 
 
 class Ratio(BaseModel):
@@ -102,16 +120,13 @@ def interval(
 
 
 def best_peer(by_arm: dict[ArmName, list[Turn]], what: Figure) -> ArmName | None:
-    """The peer that does best; None without one that has the figure.
-
-    The steps of `n_k` hold several answers each: how long they take is not compared.
-    """
+    """The peer that does best; None without one that has the figure."""
     choose: Callable[..., tuple[float, ArmName]] = max if BETTER[what] == "higher" else min
     known = [
         (value, arm)
         for arm, turns in by_arm.items()
         if is_peer(arm)
-        and not (what == "step_p50_ms" and arm == "n_k")
+        and not (what in PER_REQUEST and arm == "n_k")
         and (value := figure(turns, what)) is not None
     ]
     return choose(known)[1] if known else None

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from rich.table import Table
 
 from bench.game24.methods import Shape
-from bench.peers.analysis import Ratio, figure, solved, step_ms, wall_s
+from bench.peers.analysis import Ratio, figure, prefilled, solved, step_ms, wall_s
 from bench.peers.arms import ArmName, WorkloadName
 from bench.peers.counters import Counters
 from bench.peers.turns import Turn
@@ -27,6 +27,7 @@ class Block(BaseModel):
     requests: int
     tokens_computed: int
     tokens_replayed: int
+    prompt_tokens_computed: int | None
     step_p50_ms: float | None
 
 
@@ -130,7 +131,7 @@ def row_of(workload: WorkloadName, arm: ArmName, turns: Sequence[Turn]) -> Row:
         tokens_computed=sum(turn.steps.generated for turn in turns),
         tokens_replayed=sum(turn.steps.replayed for turn in turns),
         tokens_computed_per_solved=figure(turns, "tokens_computed_per_solved"),
-        prompt_tokens_computed=total.prefilled if total else None,
+        prompt_tokens_computed=prefilled(turns),
         prompt_tokens_cached=total.cached if total else None,
         tokens_verified=total.verifications * draft_tokens if total and draft_tokens else None,
         host_bytes=_most(turn.host_bytes for turn in turns),
@@ -145,6 +146,7 @@ def row_of(workload: WorkloadName, arm: ArmName, turns: Sequence[Turn]) -> Row:
                 requests=len(turn.steps.latencies_s),
                 tokens_computed=turn.steps.generated,
                 tokens_replayed=turn.steps.replayed,
+                prompt_tokens_computed=prefilled([turn]),
                 step_p50_ms=step_ms([turn], 50),
             )
             for turn in turns
