@@ -13,21 +13,23 @@ from matplotlib import pyplot as plt
 from bench.peers.arms import ARM_NAMES
 from bench.peers.report import Report
 
-_PALETTE = ("#2ca02c", "#7f7f7f", "#d62728", "#1f77b4", "#9467bd", "#8c564b", "#98df8a", "#aec7e8", "#c5b0d5")
+_PALETTE = ("#2ca02c", "#98df8a", "#d62728", "#1f77b4", "#9467bd", "#8c564b", "#ff7f0e", "#aec7e8", "#c5b0d5")
 COLOURS = dict(zip(ARM_NAMES, _PALETTE, strict=True))
+"""Greens are Hive's."""
 
 
 def write_plot(report: Report, folder: Path, stem: str) -> Path:
-    """Tasks solved per minute and time of a step, a panel for each workload; returns the file written."""
+    """Tasks per minute, done and solved, and time of a step, a panel for each workload; returns the file written."""
     workloads = list(dict.fromkeys(row.workload for row in report.rows))
     figure, axes = plt.subplots(
-        2, max(1, len(workloads)), figsize=(4 * max(1, len(workloads)), 6), squeeze=False
+        3, max(1, len(workloads)), figsize=(4 * max(1, len(workloads)), 9), squeeze=False
     )
     for column, workload in enumerate(workloads):
         rows = [row for row in report.rows if row.workload == workload]
         for axis, label, heights in (
-            (axes[0][column], "tasks solved per minute", [row.solved_per_minute for row in rows]),
-            (axes[1][column], "median step, ms", [row.step_p50_ms or 0.0 for row in rows]),
+            (axes[0][column], "tasks per minute", [row.tasks_per_minute for row in rows]),
+            (axes[1][column], "tasks solved per minute", [row.solved_per_minute for row in rows]),
+            (axes[2][column], "median step, ms", [row.step_p50_ms or 0.0 for row in rows]),
         ):
             axis.bar([row.arm for row in rows], heights, color=[COLOURS[row.arm] for row in rows])
             axis.tick_params(axis="x", rotation=45)
