@@ -1,9 +1,40 @@
-"""Where reports go: looked at before a run, as after an hour of it one would learn too late that there is no way."""
+"""Reports as files: where they go, looked at before a run, as after an hour of it one would learn too late that there
+is no way, and what all of them begin with."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from rich.console import Console
+
+from bench.logits_cache.machine import machine, public_command, versions
+
+
+class HowMade(BaseModel):
+    """What every report says of itself."""
+
+    command: str
+    """That makes it again."""
+    versions: dict[str, str]
+    machine: dict[str, str | int]
+    seconds: float
+    """Of the whole run, servers' starts included."""
+
+
+def how_made(arguments: Sequence[str], module: str, began: float) -> dict[str, Any]:
+    """The fields of `HowMade`, for a run that began then (``time.monotonic()``) and ends now."""
+    return {
+        "command": public_command(arguments, module),
+        "versions": versions(),
+        "machine": machine(),
+        "seconds": round(time.monotonic() - began, 1),
+    }
 
 
 def not_writable(path: Path) -> str | None:
@@ -19,3 +50,11 @@ def not_writable(path: Path) -> str | None:
     if new:
         path.unlink()
     return None
+
+
+def can_plot(console: Console) -> bool:
+    """Whether there is a library to draw with; says so if not."""
+    if importlib.util.find_spec("matplotlib") is not None:
+        return True
+    console.print("no plots: matplotlib is not installed (it comes with hive\\[bench])")
+    return False

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from hive import Usage
 
 _Z = 1.96
+
+
+class Share(NamedTuple):
+    """What one method of one player solves of its tasks."""
+
+    method: str
+    player: str
+    share: float
+    low: float
+    high: float
+    """Of the interval of 95% around the share."""
 
 
 def wilson(solved: int, tasks: int) -> tuple[float, float]:

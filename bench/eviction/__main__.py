@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.util
 import shlex
 import sys
 import time
@@ -42,6 +41,7 @@ from bench.eviction.schedule import PoolTooSmall
 from bench.eviction.servers import bounds_of, rows_and_goals, run_servers
 from bench.logits_cache.client import BenchError
 from bench.logits_cache.machine import machine, public_command, versions
+from bench.report_file import can_plot
 from hive.server_process import ServerDied
 
 MODULE = "bench.eviction"
@@ -283,13 +283,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         console.print(cost_table(report.cost))
     if report.goals:
         console.print(goals_table(report.goals))
-    if importlib.util.find_spec("matplotlib") is None:
-        console.print("no plots: matplotlib is not installed (it comes with hive\\[bench])")
-    else:
+    if can_plot(console):
         from bench.eviction.plots import write_plots
 
         folder = options.plots or options.json.parent
-        for path in write_plots(replays, report.scores, folder, options.json.stem):
+        for path in write_plots(report.rows, report.scores, folder, options.json.stem):
             console.print(f"plot: {path}", highlight=False)
     console.print(f"report: {options.json} ({report.seconds:.0f} s)", highlight=False)
     if report.failed is not None:

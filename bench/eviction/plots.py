@@ -30,13 +30,18 @@ def write_plots(rows: Sequence[Row], scores: Sequence[ScoreTrace], folder: Path,
     """Draw everything that there is; returns the files written."""
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
-    curves = _curves(rows)
+    replays = [row for row in rows if row.source == "trace"]
+    curves = _curves(replays)
     if curves:
         written.append(folder / f"{stem}-hits.png")
         _draw_hits(curves, written[-1])
-    if any(row.gap_closed is not None for row in rows):
+    if any(row.gap_closed is not None for row in replays):
         written.append(folder / f"{stem}-gaps.png")
-        _draw_gaps([row for row in rows if not row.swept], written[-1])
+        _draw_gaps([row for row in replays if not row.swept], written[-1])
+    served = [row for row in rows if row.source == "server"]
+    if served:
+        written.append(folder / f"{stem}-served.png")
+        _draw_served(served, written[-1])
     if scores:
         written.append(folder / f"{stem}-scores.png")
         _draw_scores(scores, written[-1])
@@ -100,6 +105,33 @@ def _draw_gaps(rows: Sequence[Row], path: Path) -> None:
     axis.set_xticks(range(len(places)), [f"{name}\n{pool / 1000:g}k" for name, pool in places], fontsize=8)
     axis.set_ylabel(f"gap closed, {BASELINE} 0, {CLAIRVOYANT} 1")
     axis.legend(fontsize=7, loc="lower left")
+    _save(figure, path)
+
+
+def _draw_served(rows: Sequence[Row], path: Path) -> None:
+    """What real servers computed and evicted: a group of bars for each run, a bar for each policy."""
+    runs = list(dict.fromkeys((row.scenario, row.pool, row.rounds) for row in rows))
+    policies = [policy for policy in _COLOURS if any(row.policy == policy for row in rows)]
+    by_run = {(row.scenario, row.pool, row.rounds, row.policy): row for row in rows}
+    figure, axes = _panels(2)
+    width = 0.8 / len(policies)
+    for axis, label in zip(axes, ("prompt tokens computed", "tokens evicted"), strict=True):
+        for number, policy in enumerate(policies):
+            some = [(at, by_run[*run, policy]) for at, run in enumerate(runs) if (*run, policy) in by_run]
+            axis.bar(
+                [at - 0.4 + (number + 0.5) * width for at, _ in some],
+                [row.prefill_tokens if axis is axes[0] else row.evicted_tokens for _, row in some],
+                width,
+                label=policy,
+                color=_COLOURS[policy],
+            )
+        axis.set_xticks(
+            range(len(runs)),
+            [f"{name}\n{pool / 1000:g}k, {rounds} rounds" for name, pool, rounds in runs],
+            fontsize=8,
+        )
+        axis.set_title(label, fontsize=10)
+    axes[0].legend(fontsize=8)
     _save(figure, path)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel
 from rich.table import Table
@@ -14,6 +14,7 @@ from bench.eviction.measure import Replayed
 from bench.eviction.outcome import Outcome
 from bench.eviction.policies import CLAIRVOYANT
 from bench.eviction.scenarios import Scenario
+from bench.report_file import HowMade
 
 BASELINE = "lru"
 POLICY = "density"
@@ -89,13 +90,9 @@ class Goal(BaseModel):
         return self.value >= self.goal if self.must_be == "at least" else self.value <= self.goal
 
 
-class Report(BaseModel):
+class Report(HowMade):
     """The JSON file."""
 
-    command: str
-    versions: dict[str, str]
-    machine: dict[str, Any]
-    seconds: float
     scenarios: dict[str, str]
     """What each one is."""
     goals: list[Goal]

@@ -9,6 +9,8 @@ from typing import Literal
 from pydantic import BaseModel
 from rich.table import Table
 
+from bench.report_file import HowMade
+
 TRANSITIONS_PER_S = 5_000.0
 BYTES_PER_STATE = 8 * 1024.0
 FORK_US = 100.0
@@ -69,19 +71,14 @@ class Goal(BaseModel):
         return self.value >= self.goal if self.must_be == "at least" else self.value < self.goal
 
 
-class Report(BaseModel):
+class Report(HowMade):
     """The JSON file. A figure is the median over the repeats; `spread` has the rest.
 
     `_suspending`: with a model that lets the event loop go round before it answers. Without it, Hive takes
     answers without a task of the event loop. Times are processor time.
     """
 
-    command: str
-    versions: dict[str, str]
-    machine: dict[str, str | int]
     event_loop: str
-    seconds: float
-    """Of the whole run."""
     transitions_per_s: float
     transitions_per_s_suspending: float
     bytes_per_state: float

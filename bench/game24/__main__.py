@@ -28,11 +28,10 @@ from rich.console import Console
 from bench.game24.methods import Attempt, Method, Shape, attempts, attempts_by_lot
 from bench.game24.players import Player, at_server
 from bench.game24.puzzles import COUNT, TEST_SET, Puzzle, puzzles
-from bench.game24.report import RANDOM, Report, Row, row_of, table
+from bench.game24.report import RANDOM, Report, Row, row_of, shares, table
 from bench.logits_cache.client import BenchError
-from bench.logits_cache.machine import machine, public_command, versions
 from bench.logits_cache.servers import served_model, started
-from bench.report_file import not_writable
+from bench.report_file import can_plot, how_made, not_writable
 from hive import ModelError
 from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
 from hive.roles import lora_flags
@@ -269,11 +268,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (BenchError, EmbeddedModelError, FileNotFoundError, ModelError, ServerDied, ValueError) as error:
         raise SystemExit(f"bench: {error}") from None
     report = Report(
-        command=public_command(sys.argv[1:] if argv is None else argv, "bench.game24"),
-        versions=versions(),
-        machine=machine(),
+        **how_made(sys.argv[1:] if argv is None else argv, "bench.game24", began),
         model=model,
-        seconds=round(time.monotonic() - began, 1),
         seed=settings.seed,
         concurrency=settings.concurrency,
         lots=settings.lots,
@@ -283,6 +279,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     options.json.write_text(report.model_dump_json(indent=1) + "\n")
     console.print(table(report))
+    if can_plot(console):
+        from bench.solved_plot import write_plot
+
+        title = f"Game of 24: {rows[0].tasks} puzzles"
+        path = write_plot(shares(report), title, options.json.with_suffix(".png"))
+        console.print(f"plot: {path.name}", highlight=False)
     console.print(f"report: {options.json.name} ({report.seconds:.0f} s)", highlight=False)
 
 

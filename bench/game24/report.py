@@ -9,7 +9,8 @@ from pydantic import BaseModel
 from rich.table import Table
 
 from bench.game24.methods import Attempt, Method, Shape
-from bench.tally import usage_by_agent, usage_of, wilson
+from bench.report_file import HowMade
+from bench.tally import Share, usage_by_agent, usage_of, wilson
 from hive import Usage
 
 RANDOM = "random"
@@ -60,15 +61,10 @@ class Row(BaseModel):
     by_task: list[TaskEntry]
 
 
-class Report(BaseModel):
+class Report(HowMade):
     """The JSON file."""
 
-    command: str
-    versions: dict[str, str]
-    machine: dict[str, str | int]
     model: str
-    seconds: float
-    """Of the whole run, the server's start included."""
     seed: int
     concurrency: int
     """Puzzles at once."""
@@ -147,3 +143,17 @@ def table(report: Report) -> Table:
         f"random: the same search, every answer by lot; its share is that of {report.lots} searches per puzzle"
     )
     return result
+
+
+def shares(report: Report) -> list[Share]:
+    """What everybody solves, by search."""
+    return [
+        Share(
+            row.search,
+            "by lot" if row.model == RANDOM else row.model,
+            row.share,
+            row.share_low,
+            row.share_high,
+        )
+        for row in report.rows
+    ]

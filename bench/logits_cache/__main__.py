@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import importlib.util
 import json
 import sys
 import time
@@ -25,6 +24,7 @@ from bench.logits_cache.report import summary_lines, table
 from bench.logits_cache.servers import served_model, started
 from bench.logits_cache.session import Session, Settings
 from bench.logits_cache.workloads import WORKLOADS, Prompts, game24_prompts, random_prompts
+from bench.report_file import can_plot
 from hive.embedded_model import ensure_embedded_model
 from hive.server_process import ServerDied
 from sglang_patches.cpu_platform import needed as on_cpu
@@ -158,9 +158,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     console.print(table(report.rows))
     for line in summary_lines(report):
         console.print(line, highlight=False)
-    if importlib.util.find_spec("matplotlib") is None:
-        console.print("no plots: matplotlib is not installed (it comes with hive\\[bench])")
-    else:
+    if can_plot(console):
         from bench.logits_cache.plots import write_plots
 
         for path in write_plots(report.rows, options.plots or options.json.parent, options.json.stem):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from pydantic import BaseModel
 from rich.table import Table
@@ -22,6 +22,7 @@ from bench.logits_cache.arms import REPLAYING, ArmName
 from bench.logits_cache.micro import MicroResult
 from bench.logits_cache.run import BlockResult
 from bench.logits_cache.workloads import WorkloadName
+from bench.report_file import HowMade
 
 PAPER_SPEEDUPS = (1.11, 1.76)
 """The least and the largest mean speed-up that the paper reports."""
@@ -87,15 +88,10 @@ class EntropyCrossing(BaseModel):
     crossing: Crossing
 
 
-class Report(BaseModel):
+class Report(HowMade):
     """The JSON file."""
 
-    command: str
-    versions: dict[str, str]
     model: str
-    machine: dict[str, Any]
-    seconds: float
-    """Of the whole run, servers' starts included."""
     left_out: dict[str, str]
     """Arms and blocks that were not measured, and why."""
     rows: list[Row]

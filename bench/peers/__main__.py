@@ -26,7 +26,7 @@ from rich.console import Console
 
 from bench.game24.methods import Shape
 from bench.logits_cache.client import BenchError
-from bench.logits_cache.machine import machine, public_command, versions
+from bench.logits_cache.machine import public_command
 from bench.logits_cache.servers import served_model
 from bench.peers.arms import (
     ARM_NAMES,
@@ -43,7 +43,7 @@ from bench.peers.pool import pool_of_repairs
 from bench.peers.report import Report, Setting, ratios_table, rows_table
 from bench.peers.servers import Wanted, running
 from bench.peers.session import Session, Settings
-from bench.report_file import not_writable
+from bench.report_file import can_plot, how_made, not_writable
 from bench.rtl_repair.tools import ToolsMissing, require_tools
 from hive import ModelError
 from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
@@ -217,11 +217,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             session.left_out[", ".join(part)] = reason.partition("\n")[0].rstrip(":")
     command = public_command(arguments, "bench.peers")
     report = Report(
-        command=command,
-        versions=versions(),
-        machine=machine(),
+        **how_made(arguments, "bench.peers", began),
         model=model,
-        seconds=round(time.monotonic() - began, 1),
         seed=settings.seed,
         setting=Setting(
             shape=settings.shape,
@@ -240,9 +237,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     console.print(ratios_table(report))
     for what, reason in report.left_out.items():
         console.print(f"not run: {what}: {reason}", highlight=False, markup=False)
-    if importlib.util.find_spec("matplotlib") is None:
-        console.print("no plot: matplotlib is not installed (it comes with hive\\[bench])")
-    else:
+    if can_plot(console):
         from bench.peers.plots import write_plot
 
         path = write_plot(report, options.plots or options.json.parent, options.json.stem)

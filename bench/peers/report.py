@@ -15,6 +15,7 @@ from bench.peers.analysis import Ratio, figure, prefilled, solved, step_ms, wall
 from bench.peers.arms import ArmName, WorkloadName
 from bench.peers.counters import Counters
 from bench.peers.turns import Turn
+from bench.report_file import HowMade
 
 
 class Block(BaseModel):
@@ -88,15 +89,10 @@ class Setting(BaseModel):
     """Tokens that the KV pool of the repairs' servers holds; None if they were not started here."""
 
 
-class Report(BaseModel):
+class Report(HowMade):
     """The JSON file."""
 
-    command: str
-    versions: dict[str, str]
-    machine: dict[str, str | int]
     model: str
-    seconds: float
-    """Of the whole run, servers' starts included."""
     seed: int
     setting: Setting
     left_out: dict[str, str]

@@ -29,16 +29,15 @@ from rich.console import Console
 
 from bench.by_agent import ByAgent
 from bench.logits_cache.client import BenchError
-from bench.logits_cache.machine import machine, public_command, versions
 from bench.logits_cache.servers import served_model, started
-from bench.report_file import not_writable
+from bench.report_file import can_plot, how_made, not_writable
 from bench.roles.rtl import taught
 from bench.rtl_repair.bugs import Bug, suite
 from bench.rtl_repair.designs import Design, all_designs
 from bench.rtl_repair.methods import Attempt, Method, Shape, attempts, session
 from bench.rtl_repair.random_arm import searches_by_lot
 from bench.rtl_repair.recording import RecordingModel, save_trace
-from bench.rtl_repair.report import RANDOM, SESSION, Report, Row, entry_of, row, row_of, table
+from bench.rtl_repair.report import RANDOM, SESSION, Report, Row, entry_of, row, row_of, shares, table
 from bench.rtl_repair.tools import ToolsMissing, require_tools
 from bench.tally import usage_by_agent
 from hive import Client, HttpClient, ModelError
@@ -350,11 +349,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     ) as error:
         raise SystemExit(f"bench: {error}") from None
     report = Report(
-        command=public_command(sys.argv[1:] if argv is None else argv, "bench.rtl_repair"),
-        versions=versions(),
-        machine=machine(),
+        **how_made(sys.argv[1:] if argv is None else argv, "bench.rtl_repair", began),
         model=name,
-        seconds=round(time.monotonic() - began, 1),
         seed=settings.seed,
         sessions=settings.sessions,
         lookups=settings.lookups,
@@ -372,6 +368,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             highlight=False,
         )
     console.print(table(report))
+    if (found := shares(report)) and can_plot(console):
+        from bench.solved_plot import write_plot
+
+        path = write_plot(found, f"RTL repair: {len(bugs)} bugs", options.json.with_suffix(".png"))
+        console.print(f"plot: {path.name}", highlight=False)
     console.print(f"report: {options.json.name} ({report.seconds:.0f} s)", highlight=False)
 
 

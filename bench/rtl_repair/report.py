@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pydantic import BaseModel
 from rich.table import Table
 
+from bench.report_file import HowMade
 from bench.roles.rtl import HELD_OUT
 from bench.rtl_repair.bugs import Bug
 from bench.rtl_repair.methods import Attempt, Method
-from bench.tally import usage_by_agent, usage_of, wilson
+from bench.tally import Share, usage_by_agent, usage_of, wilson
 from hive import Usage
 
 RANDOM = "random"
@@ -73,15 +74,10 @@ class Row(BaseModel):
     by_task: list[TaskEntry] = []
 
 
-class Report(BaseModel):
+class Report(HowMade):
     """The JSON file."""
 
-    command: str
-    versions: dict[str, str]
-    machine: dict[str, str | int]
     model: str
-    seconds: float
-    """Of the whole run, the server's start included."""
     seed: int
     sessions: int
     """Bugs under repair at once."""
@@ -208,3 +204,14 @@ def table(report: Report) -> Table:
         "held out: of designs that the Patcher's adapter was taught nothing about"
     )
     return result
+
+
+def shares(report: Report) -> list[Share]:
+    """What everybody repairs, by search; long sessions are no search."""
+    return [
+        Share(
+            row.search, "by lot" if row.model == RANDOM else row.model, row.rate, row.rate_low, row.rate_high
+        )
+        for row in report.rows
+        if row.search is not None
+    ]

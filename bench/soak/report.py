@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 from rich.table import Table
 
+from bench.report_file import HowMade
 from bench.soak.traffic import Outcome
 
 WINDOWS = 8
@@ -47,7 +48,7 @@ class Window(BaseModel):
     """Mean."""
 
 
-class Report(BaseModel):
+class Report(HowMade):
     """The JSON file.
 
     ``rss_drift`` and ``p99_drift`` (and ``p50_drift``) are (last quarter - second quarter) / second quarter: 0.05 is 5%
@@ -55,9 +56,6 @@ class Report(BaseModel):
     where a quarter has nothing to compare, as memory has at a server of another machine.
     """
 
-    command: str
-    versions: dict[str, str]
-    machine: dict[str, str | int]
     seconds: float
     """Of traffic, the server's start not included."""
     concurrency: int

@@ -128,6 +128,8 @@ def test_the_command(
     }
     assert "Goals of density" in capsys.readouterr().out
     assert write_plots([], [], tmp_path, "empty") == []
+    served = [row.model_copy(update={"source": "server", "rounds": 2}) for row in report.rows]
+    assert [path.name for path in write_plots(served, [], tmp_path, "run")] == ["run-served.png"]
 
 
 def test_what_is_no_trace_is_named(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_a_row_for_every_player_and_method_and_the_same_by_lot(
         assert all(task["proposals"] <= row["proposals_allowed"] for task in row["by_task"])
     assert (report["model"], report["left_out"], report["lots"], report["seed"]) == ("small", 0, 4, 2)
     assert "random (mcts)" in capsys.readouterr().out
+    assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
     # Nobody replays what others have paid for, and the likeliest step is not drawn at all.
     assert len({settings["tenant"] for _, _, settings in by_lot_everywhere}) == 8
     assert [settings["distinct"] for _, _, settings in by_lot_everywhere] == [False, True, True, True] * 2

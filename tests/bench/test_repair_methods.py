@@ -20,7 +20,7 @@ from bench.rtl_repair.edits import apply
 from bench.rtl_repair.methods import Attempt, Method, Shape, attempt, session
 from bench.rtl_repair.random_arm import by_lot, searches_by_lot
 from bench.rtl_repair.recording import RecordingModel, load_trace
-from bench.rtl_repair.report import RANDOM, Report, row_of, table
+from bench.rtl_repair.report import RANDOM, Report, row_of, shares, table
 from bench.rtl_repair.simulator import simulate
 from bench.rtl_repair.tools import ToolsMissing, missing_tools
 from bench.tally import wilson
@@ -143,6 +143,10 @@ def test_rows_and_the_table() -> None:
     text = console.export_text()
     assert "random (tot)" in text
     assert "1/2" in text
+    assert [(one.method, one.player, one.share) for one in shares(report)] == [
+        ("tot", "small", 0.5),
+        ("tot", "by lot", 0.5),
+    ]
 
 
 @pytest.mark.parametrize(("solved", "tasks"), [(0, 0), (0, 5), (5, 5), (3, 10)])
