@@ -22,6 +22,7 @@ from hive.events.sessions import SessionBoard
 from hive.events.stream import EventStream
 from hive.server_args import HiveServerArgs
 from hive.ui import page
+from sglang_patches.releases import current
 
 if TYPE_CHECKING:
     from sglang.srt.managers.scheduler import Scheduler
@@ -90,7 +91,7 @@ def live_events(scheduler: Scheduler, args: HiveServerArgs) -> LiveEvents | None
     Raises:
         OSError: when the address is taken.
     """
-    ranks = scheduler.ps
+    ranks = current().ranks(scheduler)
     if args.events_endpoint == OFF or ranks.pp_rank or ranks.attn_tp_rank or ranks.attn_cp_rank:
         return None
     # Replicas and attention-DP ranks are numbered apart; there is one or the other.

@@ -21,6 +21,7 @@ from hive.events.event import AnyEvent, Requests
 from hive.server_args import HiveServerArgs
 from hive.ui import page
 from sglang_patches import auth, events
+from sglang_patches.releases import current
 from sglang_patches.request_state import SchedulerState
 
 
@@ -73,7 +74,9 @@ def scheduler(**fields: Any) -> Any:
 
 
 @pytest.fixture
-def args() -> Iterator[HiveServerArgs]:
+def args(monkeypatch: pytest.MonkeyPatch) -> Iterator[HiveServerArgs]:
+    # In later releases ranks are known to the process, and not to the scheduler.
+    monkeypatch.setattr(type(current()), "ranks", lambda self, scheduler: scheduler.ps)
     with tempfile.TemporaryDirectory() as folder:
         yield HiveServerArgs(events_endpoint=f"ipc://{folder}/e")
 
