@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hive_frontend.client import OnText
 
-from hive import Client, Completion, Message, Request
+from bench.forwarding import ForwardingModel
+from hive import Client, Completion, Request
 
 
 @dataclass
@@ -34,27 +34,15 @@ class Steps:
         return taken
 
 
-class MeteredModel(Client):
+class MeteredModel(ForwardingModel):
     """A model that hands everything on to another one, and counts it."""
 
     def __init__(self, model: Client, steps: Steps) -> None:
-        self._model = model
+        super().__init__(model)
         self._steps = steps
 
     async def complete(self, request: Request, on_text: OnText | None = None) -> Completion:
         began = time.perf_counter()
-        completion = await self._model.complete(request, on_text)
+        completion = await super().complete(request, on_text)
         self._steps.add(time.perf_counter() - began, completion.tokens_generated, completion.tokens_replayed)
         return completion
-
-    def render(self, messages: Sequence[Message]) -> str:
-        return self._model.render(messages)
-
-    async def register(self, agent: str, session: str) -> None:
-        await self._model.register(agent, session)
-
-    async def end_session(self, session: str) -> None:
-        await self._model.end_session(session)
-
-    async def aclose(self) -> None:
-        await self._model.aclose()

@@ -27,14 +27,15 @@ from typing import Any, Final
 from hive_frontend.client import OnText
 
 from bench.eviction.trace import Event, Request, Trace
-from hive import Client, Completion, Message, ModelError
+from bench.forwarding import ForwardingModel
+from hive import Client, Completion, ModelError
 from hive import Request as Call
 
 _WINDOW: Final = 64
 """So many requests back a prompt is compared to."""
 
 
-class RecordingModel(Client):
+class RecordingModel(ForwardingModel):
     """A model that hands everything on to another one, and keeps what was asked and answered, in order.
 
     A request starts when it is handed on and finishes when its answer is there; that is the order in which this
@@ -43,7 +44,7 @@ class RecordingModel(Client):
     """
 
     def __init__(self, model: Client) -> None:
-        self._model = model
+        super().__init__(model)
         self._requests: dict[int, Request] = {}
         self._events: list[Event] = []
         self._sessions: dict[str, str] = {}
@@ -53,7 +54,7 @@ class RecordingModel(Client):
         number = self._begun
         self._begun += 1
         self._events.append(("start", number))
-        completion = await self._model.complete(request, on_text)
+        completion = await super().complete(request, on_text)
         if not completion.prompt_ids:
             raise ModelError(
                 "only answers that come with the tokens of prompt and output can be recorded: those of a Hive server "
@@ -68,18 +69,9 @@ class RecordingModel(Client):
         self._events.append(("finish", number))
         return completion
 
-    def render(self, messages: Sequence[Message]) -> str:
-        return self._model.render(messages)
-
-    async def register(self, agent: str, session: str) -> None:
-        await self._model.register(agent, session)
-
     async def end_session(self, session: str) -> None:
         self._events.append(("end", self._name_of(session)))
-        await self._model.end_session(session)
-
-    async def aclose(self) -> None:
-        await self._model.aclose()
+        await super().end_session(session)
 
     def trace(self) -> Trace:
         """Everything so far."""
