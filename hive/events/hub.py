@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
@@ -28,6 +29,9 @@ KEEP_ALIVE_S = 10.0
 
 _GLANCE_S = 1.0
 """Between two looks at whether the server is stopping."""
+
+_PATIENCE_S = 1.0
+"""For so long the first picture waits until every rank has sent its part."""
 
 _HIGH_WATER = 16
 _RETRY = b"retry: 2000\n\n"
@@ -57,6 +61,7 @@ class EventHub:
         self._stopping = stopping
         self._reader: asyncio.Task[None] | None = None
         self._ranks: dict[int, Batch] = {}
+        self._patient_until = 0.0
         self._numbers: dict[int, int] = {}
         self._frames: dict[str, tuple[int, bytes]] = {}
         """By kind of event: its version, and its frame of the stream."""
@@ -76,6 +81,7 @@ class EventHub:
             raise TooManyClients(f"{self._max_clients} clients listen already")
         self.clients += 1
         if self._reader is None:
+            self._patient_until = time.monotonic() + _PATIENCE_S
             self._reader = asyncio.create_task(self._read())
         return self._stream()
 
@@ -139,6 +145,8 @@ class EventHub:
         self.missed += max(0, number - expected)
         self._numbers[batch.rank] = number + 1
         self._ranks[batch.rank] = batch
+        if len(self._ranks) < len(self._endpoints) and time.monotonic() < self._patient_until:
+            return  # the first picture would be of some ranks only
         self._version += 1
         for event in merged(self._ranks.values()):
             kind = event.__struct_config__.tag

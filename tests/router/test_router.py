@@ -9,15 +9,18 @@ import time
 from collections import Counter
 
 import httpx
+import psutil
 import pytest
 from hive_frontend import BestOfN, HttpClient, ModelError, agent, arun, gen, stream
 
+from hive.server_process import ServerProcess
 from tests.router.conftest import Fleet
 from tests.router.traffic import CALLS, Counts, counted, flush, run_sessions, seen
 
 pytestmark = [pytest.mark.server, pytest.mark.long]
 
 SESSIONS = 8
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def through(fleet: Fleet, url: str | None = None) -> HttpClient:
@@ -112,6 +115,38 @@ async def test_affinity_keeps_sessions_and_their_hits(fleet: Fleet) -> None:
         )
     assert ratios["affinity"].replayed > ratios["random"].replayed
     assert ratios["affinity"].cached > ratios["random"].cached
+
+
+@pytest.mark.skipif(CORES < 2, reason="needs a core for each of two servers")
+async def test_two_servers_do_more_than_one(fleet: Fleet) -> None:
+    """Each server has a core; so what is compared is one core without a router and two behind one."""
+    cores = sorted(os.sched_getaffinity(0))
+    for server, core in zip(fleet.servers, cores, strict=False):
+        pinned(server, {core})
+    seconds: dict[str, list[float]] = {"one": [], "two": []}
+    try:
+        for turn in range(2):
+            for name, client in (("one", HttpClient(fleet.urls[0])), ("two", through(fleet))):
+                for url in fleet.urls:
+                    flush(url)
+                began = time.monotonic()
+                answers = await run_sessions(client, f"{name}{turn}-", 2 * SESSIONS)
+                seconds[name].append(time.monotonic() - began)
+                assert [len(session) for session in answers] == [CALLS] * 2 * SESSIONS
+    finally:
+        for server in fleet.servers:
+            pinned(server, set(cores))
+    ratio = min(seconds["one"]) / min(seconds["two"])
+    print(f"two servers: {ratio:.2f} times the requests a second of one; seconds {seconds}")
+    assert ratio > 1.15
+
+
+def pinned(server: ServerProcess, cores: set[int]) -> None:
+    """Let all processes of a server run on these cores alone."""
+    root = psutil.Process(server.process.pid)
+    for process in (root, *root.children(recursive=True)):
+        for thread in process.threads():
+            os.sched_setaffinity(thread.id, cores)
 
 
 async def test_no_answer_is_lost_when_a_server_dies(fleet: Fleet) -> None:
