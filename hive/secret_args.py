@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 SECRETS = ("api_key", "admin_api_key", "ssl_keyfile_password")
 """Names of SGLang's arguments."""
 
 HIDDEN = "***"
+
+_FLAG = re.compile(
+    r"(--(?:" + "|".join(name.replace("_", "-") for name in SECRETS) + r"))"
+    # A word as shells write it, with quotes in it or around it.
+    r"""(=|\s+)(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\])+"""
+)
+"""A secret in a command line; later releases of SGLang show theirs."""
 
 
 def without_secrets(value: Any) -> Any:
@@ -20,5 +28,7 @@ def without_secrets(value: Any) -> Any:
             }
         case list():
             return [without_secrets(item) for item in value]
+        case str():
+            return _FLAG.sub(rf"\1\2{HIDDEN}", value)
         case _:
             return value

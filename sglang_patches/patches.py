@@ -163,6 +163,17 @@ PATCHES: tuple[Patch, ...] = (
         upstream=(SECRETS,),
     ),
     Patch(
+        "sglang.srt.entrypoints.engine._server_args_for_logging",
+        "around",
+        "server_args:around_server_args_for_logging",
+        ("server_args",),
+        does="Hides keys and passwords.",
+        why="SGLang logs its arguments as it starts.",
+        breaks="The log has both API keys.",
+        upstream=(SECRETS,),
+        only="0.5.23",
+    ),
+    Patch(
         "sglang.srt.entrypoints.http_server._setup_and_run_http_server",
         "before",
         "http_server:before_setup_and_run_http_server",

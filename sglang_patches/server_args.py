@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hive.secret_args import HIDDEN, SECRETS
+from hive.secret_args import HIDDEN, SECRETS, without_secrets
 
 
 def around_handle_cpu_backends(original: Callable[[Any], None], self: Any) -> None:
@@ -36,3 +36,11 @@ def around_repr(original: Callable[[Any], str], self: Any) -> str:
         if value := getattr(self, name, None):
             text = text.replace(f"{name}={value!r}", f"{name}={HIDDEN!r}")
     return text
+
+
+def around_server_args_for_logging(
+    original: Callable[[Any], dict[str, Any]], server_args: Any
+) -> dict[str, Any]:
+    """What later releases log as they start."""
+    shown: dict[str, Any] = without_secrets(original(server_args))
+    return shown

@@ -13,6 +13,8 @@ from typing import Any, Literal
 PROMPT = "The capital of France is"
 VOCAB_SIZE = 49152
 """Of the embedded model."""
+MODEL = "default"
+"""What requests call the model."""
 
 Outcome = Literal["dies", "stalls", "500", "400", "200", "no answer", "connection closed"]
 """``dies``: the server is gone.  ``stalls``: it no longer answers anybody.  Otherwise what the request got."""
@@ -29,6 +31,10 @@ class BadRequest:
     """Has to occur in the message of the answer."""
     headers: dict[str, str] = field(default_factory=dict)
 
+    def asking(self, model: str) -> bytes:
+        """The body, for a server that calls its model so: some look at the name before anything else."""
+        return self.body.replace(json.dumps(MODEL).encode(), json.dumps(model).encode())
+
 
 def _generate(name: str, blamed: str, params: Any = None, **fields: Any) -> BadRequest:
     """A ``/generate`` request; ``params`` go into ``sampling_params`` unless they are no dict."""
@@ -43,12 +49,12 @@ def _generate(name: str, blamed: str, params: Any = None, **fields: Any) -> BadR
 
 
 def _completion(name: str, blamed: str, **fields: Any) -> BadRequest:
-    body = {"model": "default", "prompt": PROMPT, "max_tokens": 4, **fields}
+    body = {"model": MODEL, "prompt": PROMPT, "max_tokens": 4, **fields}
     return BadRequest(f"completion {name}", "/v1/completions", json.dumps(body).encode(), blamed)
 
 
 def _chat(name: str, blamed: str, **fields: Any) -> BadRequest:
-    body = {"model": "default", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, **fields}
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, **fields}
     return BadRequest(f"chat {name}", "/v1/chat/completions", json.dumps(body).encode(), blamed)
 
 
@@ -249,7 +255,7 @@ BAD_REQUESTS: tuple[BadRequest, ...] = (
     _chat("stream, n=0", "n", n=0, stream=True),
     _generate("stream, top_k=2^31", "top_k", {"top_k": 2**31}, stream=True),
     # Endpoints without checks of their own in front of them.
-    _elsewhere("/v1/responses", "top_k", model="default", input="Hi", max_output_tokens=4, top_k=2**31),
+    _elsewhere("/v1/responses", "top_k", model=MODEL, input="Hi", max_output_tokens=4, top_k=2**31),
     _elsewhere(
         "/vertex_generate",
         "top_logprobs_num",
@@ -259,14 +265,12 @@ BAD_REQUESTS: tuple[BadRequest, ...] = (
     _elsewhere(
         "/v1/messages",
         "top_k",
-        model="default",
+        model=MODEL,
         max_tokens=4,
         messages=[{"role": "user", "content": "Hi"}],
         top_k=2**31,
     ),
-    _elsewhere(
-        "/api/generate", "top_k", model="default", prompt="Hi", stream=False, options={"top_k": 2**31}
-    ),
+    _elsewhere("/api/generate", "top_k", model=MODEL, prompt="Hi", stream=False, options={"top_k": 2**31}),
     _elsewhere(
         "/invocations", "top_k", messages=[{"role": "user", "content": "Hi"}], max_tokens=4, top_k=2**31
     ),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
+import pytest
+
 from hive.secret_args import without_secrets
-from sglang_patches.server_args import around_repr
+from sglang_patches.server_args import around_repr, around_server_args_for_logging
 
 
 def test_secrets_are_hidden_however_deep_they_are() -> None:
@@ -20,6 +23,19 @@ def test_secrets_are_hidden_however_deep_they_are() -> None:
         "states": [{"admin_api_key": "***", "x": [1, {"ssl_keyfile_password": "***"}]}],
     }
     assert arguments["api_key"] == "k"
+
+
+@pytest.mark.parametrize(
+    "secret", ["plain", "two words", "it's", 'say "no"', "a'b\"c d", "back\\slash", "$HOME;"]
+)
+@pytest.mark.parametrize("join", [" ", "="])
+def test_secrets_are_hidden_in_command_lines(secret: str, join: str) -> None:
+    flag = f"--api-key{join}{shlex.quote(secret)}"
+    command = f"python -m hive.launch_server {flag} --admin-api-key x --port 1 --api-key-file f"
+    shown = without_secrets({"launch_command": command})["launch_command"]
+    assert shown == (
+        f"python -m hive.launch_server --api-key{join}*** --admin-api-key *** --port 1 --api-key-file f"
+    )
 
 
 def test_it_is_told_whether_there_is_one() -> None:
@@ -37,3 +53,5 @@ def test_the_log_has_no_keys() -> None:
     shown = around_repr(ServerArgs.__repr__, ServerArgs())
     assert "key'" not in shown.replace("api_key='***'", "")
     assert shown.endswith("port=1, api_key='***', admin_api_key='***', ssl_keyfile_password=None)")
+    fields = {"port": 1, "api_key": "k"}
+    assert around_server_args_for_logging(dict, fields) == {"port": 1, "api_key": "***"}

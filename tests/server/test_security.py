@@ -51,7 +51,8 @@ OWN = [
 
 @pytest.fixture(scope="module")
 def keyed(launch_server: Callable[..., ServerProcess]) -> Iterator[ServerProcess]:
-    server = launch_server("--api-key", KEY, "--admin-api-key", ADMIN_KEY, "--enable-metrics")
+    keys = ("--api-key", KEY, "--admin-api-key", ADMIN_KEY)
+    server = launch_server(*keys, "--served-model-name", "any", "--enable-metrics")
     yield server
     server.stop()
 
