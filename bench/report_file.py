@@ -6,14 +6,13 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 from rich.console import Console
 
-from bench.logits_cache.machine import machine, public_command, versions
+from bench.logits_cache.machine import machine, versions
 
 
 class HowMade(BaseModel):
@@ -27,10 +26,10 @@ class HowMade(BaseModel):
     """Of the whole run, servers' starts included."""
 
 
-def how_made(arguments: Sequence[str], module: str, began: float) -> dict[str, Any]:
+def how_made(command: str, began: float) -> dict[str, Any]:
     """The fields of `HowMade`, for a run that began then (``time.monotonic()``) and ends now."""
     return {
-        "command": public_command(arguments, module),
+        "command": command,
         "versions": versions(),
         "machine": machine(),
         "seconds": round(time.monotonic() - began, 1),

@@ -40,8 +40,8 @@ from bench.eviction.scenarios import SCENARIOS, Scenario
 from bench.eviction.schedule import PoolTooSmall
 from bench.eviction.servers import bounds_of, rows_and_goals, run_servers
 from bench.logits_cache.client import BenchError
-from bench.logits_cache.machine import machine, public_command, versions
-from bench.report_file import can_plot
+from bench.logits_cache.machine import public_command
+from bench.report_file import can_plot, how_made
 from hive.server_process import ServerDied
 
 MODULE = "bench.eviction"
@@ -229,10 +229,7 @@ def measure(settings: Settings, command: str, console: Console) -> Report:
             rows += server_rows
             goals += server_goals
     return Report(
-        command=command,
-        versions=versions(),
-        machine=machine(),
-        seconds=round(time.monotonic() - began, 1),
+        **how_made(command, began),
         scenarios={scenario.name: scenario.what for scenario in settings.scenarios},
         goals=goals,
         rows=rows,

@@ -115,12 +115,13 @@ def _draw_served(rows: Sequence[Row], path: Path) -> None:
     by_run = {(row.scenario, row.pool, row.rounds, row.policy): row for row in rows}
     figure, axes = _panels(2)
     width = 0.8 / len(policies)
-    for axis, label in zip(axes, ("prompt tokens computed", "tokens evicted"), strict=True):
+    amounts = {"prompt tokens computed": "prefill_tokens", "tokens evicted": "evicted_tokens"}
+    for axis, (label, amount) in zip(axes, amounts.items(), strict=True):
         for number, policy in enumerate(policies):
             some = [(at, by_run[*run, policy]) for at, run in enumerate(runs) if (*run, policy) in by_run]
             axis.bar(
                 [at - 0.4 + (number + 0.5) * width for at, _ in some],
-                [row.prefill_tokens if axis is axes[0] else row.evicted_tokens for _, row in some],
+                [getattr(row, amount) for _, row in some],
                 width,
                 label=policy,
                 color=_COLOURS[policy],

@@ -30,6 +30,7 @@ from bench.game24.players import Player, at_server
 from bench.game24.puzzles import COUNT, TEST_SET, Puzzle, puzzles
 from bench.game24.report import RANDOM, Report, Row, row_of, shares, table
 from bench.logits_cache.client import BenchError
+from bench.logits_cache.machine import public_command
 from bench.logits_cache.servers import served_model, started
 from bench.report_file import can_plot, how_made, not_writable
 from hive import ModelError
@@ -268,7 +269,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (BenchError, EmbeddedModelError, FileNotFoundError, ModelError, ServerDied, ValueError) as error:
         raise SystemExit(f"bench: {error}") from None
     report = Report(
-        **how_made(sys.argv[1:] if argv is None else argv, "bench.game24", began),
+        **how_made(public_command(sys.argv[1:] if argv is None else argv, "bench.game24"), began),
         model=model,
         seed=settings.seed,
         concurrency=settings.concurrency,

@@ -13,7 +13,6 @@ from rich.console import Console
 from bench.logits_cache.analysis import Interval, Overhead
 from bench.logits_cache.arms import POLICIES, REPLAYING, Arm, ArmName, answering
 from bench.logits_cache.client import BenchError, Client
-from bench.logits_cache.machine import machine, versions
 from bench.logits_cache.micro import MicroResult, measure_replay
 from bench.logits_cache.overhead import least_seconds, measure_overhead
 from bench.logits_cache.plan import (
@@ -29,6 +28,7 @@ from bench.logits_cache.plan import (
 from bench.logits_cache.report import Report, crossings, rows_of
 from bench.logits_cache.run import BlockResult, calibrate, measure_entropy, run_block
 from bench.logits_cache.workloads import WORKLOADS, Block, Prompts, WorkloadName
+from bench.report_file import how_made
 
 SHARPENED_ARMS: tuple[ArmName, ...] = ("off", "stepwise", "hotspot")
 WEIGHTS: dict[WorkloadName, float] = {"resample": 4.0, "sharpened": 2.0, "search": 1.0}
@@ -249,11 +249,8 @@ class Session:
         replayed = sum(result.cache.tokens_replayed for result in self.results)
         replay_s = sum(result.cache.replay_seconds for result in self.results)
         return Report(
-            command=self.settings.command,
-            versions=versions(),
+            **how_made(self.settings.command, self.settings.began),
             model=self.settings.model,
-            machine=machine(),
-            seconds=round(time.monotonic() - self.settings.began, 1),
             left_out=self.left_out,
             rows=rows,
             memory_bytes_per_token=kept_bytes / nodes if nodes else None,

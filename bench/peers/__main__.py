@@ -217,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             session.left_out[", ".join(part)] = reason.partition("\n")[0].rstrip(":")
     command = public_command(arguments, "bench.peers")
     report = Report(
-        **how_made(arguments, "bench.peers", began),
+        **how_made(command, began),
         model=model,
         seed=settings.seed,
         setting=Setting(

@@ -29,6 +29,7 @@ from rich.console import Console
 
 from bench.by_agent import ByAgent
 from bench.logits_cache.client import BenchError
+from bench.logits_cache.machine import public_command
 from bench.logits_cache.servers import served_model, started
 from bench.report_file import can_plot, how_made, not_writable
 from bench.roles.rtl import taught
@@ -349,7 +350,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     ) as error:
         raise SystemExit(f"bench: {error}") from None
     report = Report(
-        **how_made(sys.argv[1:] if argv is None else argv, "bench.rtl_repair", began),
+        **how_made(public_command(sys.argv[1:] if argv is None else argv, "bench.rtl_repair"), began),
         model=name,
         seed=settings.seed,
         sessions=settings.sessions,
