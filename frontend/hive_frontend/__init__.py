@@ -15,10 +15,20 @@ print(result.value, result.totals)
 
 from hive_frontend.agent import Agent, agent
 from hive_frontend.budget import Budget
+from hive_frontend.cached_message import CachedMessage, KvUse
 from hive_frontend.call import gather, gen
 from hive_frontend.child import Child, spawn
 from hive_frontend.choice import choose
-from hive_frontend.client import CallTimeout, Client, Completion, HttpClient, Request, Sampling
+from hive_frontend.choreography import decode, prefill
+from hive_frontend.client import (
+    CallTimeout,
+    Client,
+    Completion,
+    HttpClient,
+    Request,
+    Sampling,
+    TextMessages,
+)
 from hive_frontend.dialogue import Dialogue, Message
 from hive_frontend.errors import (
     BranchFailed,
@@ -42,7 +52,7 @@ from hive_frontend.run_result import Result, RunResult
 from hive_frontend.runtime import arun, run
 from hive_frontend.scope import fail, score
 from hive_frontend.search_tree import SearchTree, TreeNode
-from hive_frontend.session import Session, Totals, Usage
+from hive_frontend.session import Session
 from hive_frontend.state import State, by_promise
 from hive_frontend.streaming import Stream, stream
 from hive_frontend.structured import InvalidAnswer
@@ -64,6 +74,7 @@ from hive_frontend.supervisors import (
     lineage,
 )
 from hive_frontend.tool import tool
+from hive_frontend.totals import Totals, Usage
 from hive_frontend.tree_view import render_tree, write_tree
 from hive_frontend.workspace import Workspace
 
@@ -77,6 +88,7 @@ __all__ = [
     "BranchFailed",
     "Budget",
     "BudgetExceeded",
+    "CachedMessage",
     "CallTimeout",
     "Child",
     "ChildEnded",
@@ -94,6 +106,7 @@ __all__ = [
     "HttpClient",
     "InvalidAnswer",
     "JournalError",
+    "KvUse",
     "LiveView",
     "Message",
     "ModelError",
@@ -115,6 +128,7 @@ __all__ = [
     "Stream",
     "Supervisor",
     "SupervisorError",
+    "TextMessages",
     "ToolTimeout",
     "Totals",
     "TreeNode",
@@ -126,10 +140,12 @@ __all__ = [
     "arun",
     "by_promise",
     "choose",
+    "decode",
     "fail",
     "gather",
     "gen",
     "lineage",
+    "prefill",
     "render_tree",
     "run",
     "score",

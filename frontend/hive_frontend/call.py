@@ -20,11 +20,47 @@ T = TypeVar("T")
 Prompt = str | Dialogue | Sequence[Message | tuple[str, str] | dict[str, str]]
 
 
-class Gen(Operation[Any]):
-    """One model call. The prompt is fixed when the call is described; a dialogue that grows later does not
+class ModelCall(Operation[T]):
+    """One call of a model, complete when it is described."""
+
+    __slots__ = ("agent", "dialogue", "messages", "name", "prompt", "sample", "sampling")
+
+    def __init__(
+        self,
+        messages: tuple[Message, ...],
+        prompt: str | None,
+        sampling: Sampling,
+        name: str | None = None,
+        agent: str | None = None,
+        sample: int | None = None,
+        dialogue: Dialogue | None = None,
+    ) -> None:
+        self.messages = messages
+        self.prompt = prompt
+        self.sampling = sampling
+        self.name = name
+        self.agent = agent
+        self.sample = sample
+        self.dialogue = dialogue
+        """The dialogue that takes the answer as its next turn."""
+
+    @property
+    def calls(self) -> tuple[ModelCall[Any], ...]:
+        return (self,)
+
+    @property
+    def shown(self) -> str:
+        """What it asks, as a person would read it."""
+        if self.prompt is not None:
+            return self.prompt
+        return "\n\n".join(message.content for message in self.messages)
+
+
+class Gen(ModelCall[Any]):
+    """A call for an answer. The prompt is fixed when the call is described; a dialogue that grows later does not
     change it."""
 
-    __slots__ = ("agent", "dialogue", "messages", "name", "prompt", "sample", "sampling", "schema")
+    __slots__ = ("schema",)
 
     def __init__(
         self,
@@ -37,20 +73,9 @@ class Gen(Operation[Any]):
         dialogue: Dialogue | None = None,
         schema: Any = None,
     ) -> None:
-        self.messages = messages
-        self.prompt = prompt
-        self.sampling = sampling
-        self.name = name
-        self.agent = agent
-        self.sample = sample
-        self.dialogue = dialogue
-        """The dialogue that takes the answer as its next turn."""
+        super().__init__(messages, prompt, sampling, name, agent, sample, dialogue)
         self.schema = schema
         """The type that the answer is read as; None for plain text."""
-
-    @property
-    def calls(self) -> tuple[Gen, ...]:
-        return (self,)
 
     async def perform(self, transition: Transition) -> Any:
         return self._settle(await transition.session.call(self, transition), transition)
@@ -106,7 +131,7 @@ class Gather(Operation[list[Any]]):
         """Parts that were performed at once, before one has to be waited for."""
 
     @property
-    def calls(self) -> tuple[Gen, ...]:
+    def calls(self) -> tuple[ModelCall[Any], ...]:
         return tuple(call for part in self.parts for call in part.calls)
 
     async def perform(self, transition: Transition) -> list[Any]:
@@ -227,15 +252,44 @@ def gen(
     """
     if raw and not isinstance(prompt, str):
         raise TypeError(f"raw=True takes the prompt as a string, not {type(prompt).__name__}")
-    if sample is not None and not 0 <= sample < 2**31:
-        raise ValueError(f"sample must be from 0 to 2**31 - 1, not {sample!r}")
     if schema is not None:
         if json_schema is not None:
             raise ValueError("schema and json_schema exclude each other: give one grammar at most")
         json_schema = schema_of(schema)
     elif json_schema is not None:
         json_schema = schema_text(json_schema)
-    sampling = _sampling(
+    sampling = sampling_of(max_tokens, temperature, top_p, top_k, stop, regex, json_schema, choices)
+    return Gen(
+        () if raw else as_messages(prompt),
+        str(prompt) if raw else None,
+        sampling,
+        name,
+        None if agent is None else check_label("agent", agent),
+        checked_sample(sample),
+        prompt if isinstance(prompt, Dialogue) else None,
+        schema,
+    )
+
+
+def checked_sample(sample: int | None) -> int | None:
+    """`sample` if a server takes it as the number of a sample; `ValueError` otherwise."""
+    if sample is not None and not 0 <= sample < 2**31:
+        raise ValueError(f"sample must be from 0 to 2**31 - 1, not {sample!r}")
+    return sample
+
+
+def sampling_of(
+    max_tokens: int,
+    temperature: float | None,
+    top_p: float | None,
+    top_k: int | None,
+    stop: str | Sequence[str],
+    regex: str | None,
+    json_schema: str | None,
+    choices: Sequence[str] | None,
+) -> Sampling:
+    """The settings of a call as a program gives them, checked; `json_schema` is text by now."""
+    return _sampling(
         max_tokens,
         temperature,
         top_p,
@@ -244,16 +298,6 @@ def gen(
         regex,
         json_schema,
         () if choices is None else _checked_choices(choices),
-    )
-    return Gen(
-        () if raw else as_messages(prompt),
-        str(prompt) if raw else None,
-        sampling,
-        name,
-        None if agent is None else check_label("agent", agent),
-        sample,
-        prompt if isinstance(prompt, Dialogue) else None,
-        schema,
     )
 
 

@@ -7,7 +7,21 @@ from typing import Literal
 
 from hive_frontend.errors import HiveError
 
-NodeKind = Literal["start", "gen", "gather", "tool", "choose", "next", "resume", "call", "yield", "return"]
+NodeKind = Literal[
+    "start",
+    "gen",
+    "prefill",
+    "decode",
+    "delete",
+    "gather",
+    "tool",
+    "choose",
+    "next",
+    "resume",
+    "call",
+    "yield",
+    "return",
+]
 
 START, RETURN = "start", "return"
 """Names of the two nodes that every flow graph has."""
@@ -140,6 +154,9 @@ class FlowGraph:
 _DOT_SHAPES: dict[NodeKind, str] = {
     "start": "shape=oval",
     "gen": "shape=box, style=rounded",
+    "prefill": "shape=note",
+    "decode": "shape=box, style=rounded",
+    "delete": "shape=plain",
     "gather": "shape=box, style=rounded, peripheries=2",
     "tool": "shape=component",
     "choose": "shape=diamond",
@@ -154,6 +171,9 @@ _DOT_SHAPES: dict[NodeKind, str] = {
 _MERMAID_SHAPES: dict[NodeKind, tuple[str, str]] = {
     "start": ("([", "])"),
     "gen": ("[", "]"),
+    "prefill": (">", "]"),
+    "decode": ("[", "]"),
+    "delete": (">", "]"),
     "gather": ("[[", "]]"),
     "tool": ("{{", "}}"),
     "choose": ("{", "}"),

@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel
 
+from hive_frontend.cached_message import CachedMessage
 from hive_frontend.errors import HiveError
 from hive_frontend.reply import Reply
 
@@ -58,6 +59,7 @@ ATOMS: frozenset[type] = frozenset(
         range,
         type,
         Reply,
+        CachedMessage,
         property,
         weakref.ref,
         types.FunctionType,

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from hive_frontend.cached_message import CachedMessage
 from hive_frontend.errors import JournalError
 from hive_frontend.reply import Reply
 from hive_frontend.transition import Key
@@ -118,6 +119,15 @@ class Journal:
         """Keep the model's answer to the call `key`."""
         answer = [str(reply), reply.tokens_generated, reply.tokens_replayed, reply.finish_reason]
         self._write({"key": key, "reply": answer})
+
+    def message(self, key: Key) -> CachedMessage | None:
+        """The message that the call `key` made; None if it is not known."""
+        found = self._answers.get(key)
+        return None if found is None else CachedMessage.from_json(found["message"])
+
+    def add_message(self, key: Key, message: CachedMessage) -> None:
+        """Keep what is known of the message that the call `key` made."""
+        self._write({"key": key, "message": message.to_json()})
 
     def result(self, key: Key) -> Any:
         """What the function returned that was called as `key`; `KeyError` if that is not known."""

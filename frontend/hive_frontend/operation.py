@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from hive_frontend.scope import perform_natively
 
 if TYPE_CHECKING:
-    from hive_frontend.call import Gen
+    from hive_frontend.call import ModelCall
     from hive_frontend.transition import Transition
 
 T_co = TypeVar("T_co", covariant=True)
@@ -58,7 +58,7 @@ class Operation(ABC, Generic[T_co]):
         return self.__fork__(memo)
 
     @property
-    def calls(self) -> tuple[Gen, ...]:
+    def calls(self) -> tuple[ModelCall[Any], ...]:
         """The model calls that it makes, as far as they are known before it is performed."""
         return ()
 

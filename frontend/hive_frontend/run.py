@@ -21,7 +21,7 @@ from hive_frontend.transition import Caller, Transition
 
 if TYPE_CHECKING:
     from hive_frontend.agent import Agent
-    from hive_frontend.call import Gen
+    from hive_frontend.call import ModelCall
     from hive_frontend.reply import Reply
     from hive_frontend.session import Session
 
@@ -40,7 +40,7 @@ class _Record(NamedTuple):
     above: State | None
     of_run: bool
     """Whether it is a state of the run's own agent."""
-    calls: tuple[Gen, ...]
+    calls: tuple[ModelCall[Any], ...]
     line: int | None
 
 
@@ -130,7 +130,7 @@ class Run:
     def enter(self, search: Search, state: State) -> None:
         """Take up a new state."""
         waiting, line = state.waiting, None
-        calls: tuple[Gen, ...] = ()
+        calls: tuple[ModelCall[Any], ...] = ()
         if waiting is not None:
             line = waiting.point.line
             if not isinstance(waiting.operation, Yield):
@@ -268,10 +268,7 @@ def _node(record: _Record) -> TreeNode:
         status=status,
         score=state.score,
         replies=[str(reply) for reply in state.replies],
-        prompts=[
-            "\n\n".join(message.content for message in call.messages) if call.prompt is None else call.prompt
-            for call in record.calls
-        ],
+        prompts=[call.shown for call in record.calls],
         fired=state.fired,
         tokens_generated=sum(reply.tokens_generated for reply in state.replies),
         tokens_replayed=sum(reply.tokens_replayed for reply in state.replies),

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Generic, TypeVar
 
 from hive_frontend.search_tree import SearchTree
-from hive_frontend.session import Totals
+from hive_frontend.totals import Totals
 
 R = TypeVar("R")
 

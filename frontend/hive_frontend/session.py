@@ -8,23 +8,26 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any
-
-from pydantic import BaseModel, Field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hive_frontend import telemetry
 from hive_frontend.budget import Budget, Meter
-from hive_frontend.call import Gen
+from hive_frontend.cached_message import CachedMessage
+from hive_frontend.call import Gen, ModelCall
 from hive_frontend.client.base import Client, Completion, OnText, Request
 from hive_frontend.client.http import HttpClient
 from hive_frontend.dialogue import Message
-from hive_frontend.errors import HiveError, NoModelError
+from hive_frontend.errors import HiveError, JournalError, NoModelError
 from hive_frontend.events import Piece
 from hive_frontend.identity import Path, call_seed, check_label
 from hive_frontend.journal import Journal
 from hive_frontend.reply import Reply
 from hive_frontend.scope import NativeScope, current_scope, enter, leave
+from hive_frontend.totals import Bills, Totals
 from hive_frontend.transition import Caller, Transition
+
+if TYPE_CHECKING:
+    from hive_frontend.choreography import NewMessage
 
 logger = logging.getLogger(__name__)
 
@@ -32,31 +35,20 @@ _GOODBYE_S = 10.0
 """Seconds that a server has to take note of the end of a session."""
 
 
-class Usage(BaseModel):
-    """Model calls made, and their tokens."""
+class _Answered(Protocol):
+    """What a call that was answered cost."""
 
-    requests: int = 0
-    tokens_generated: int = 0
-    """Tokens that the model computed."""
-    tokens_replayed: int = 0
-    """Tokens that the server's Logits Cache served instead."""
-
-
-class Totals(Usage):
-    """The bill of a session."""
-
-    wall_s: float = 0.0
-    agents: dict[str, Usage] = Field(default_factory=dict)
-    """The same per agent."""
+    @property
+    def tokens_generated(self) -> int: ...
+    @property
+    def tokens_replayed(self) -> int: ...
+    @property
+    def finish_reason(self) -> str | None: ...
 
 
-class _Bill:
-    """`Usage` while it is counted: a model would check every number again at every call."""
-
-    __slots__ = ("generated", "replayed", "requests")
-
-    def __init__(self) -> None:
-        self.requests = self.generated = self.replayed = 0
+A = TypeVar("A", bound=_Answered)
+Send = Callable[[Client, Request, OnText | None], Awaitable[A]]
+"""How a request is sent to a model."""
 
 
 class Session:
@@ -87,7 +79,7 @@ class Session:
             raise TypeError(f"seed must be an integer, not {seed!r}")
         self.id = f"s-{secrets.token_hex(8)}"
         self.seed = secrets.randbits(32) if seed is None else seed
-        self._bills: dict[str, _Bill] = {}
+        self._bills = Bills()
         self._wall_s = 0.0
         self.meter = Meter(budget or Budget(), "the run")
         self._journal = journal
@@ -96,6 +88,8 @@ class Session:
         self._roots = 0
         self._registrations: dict[tuple[Client, str], asyncio.Task[None] | None] = {}
         """Who is known to whom; None where nothing had to be waited for."""
+        self._ended: set[str] = set()
+        """Sessions of the run that is gone on with."""
 
     async def __aenter__(self) -> Session:
         if self._started is not None:
@@ -148,19 +142,7 @@ class Session:
     @property
     def totals(self) -> Totals:
         """Requests and tokens so far, per agent too; the wall time once the session is over."""
-        agents = {
-            agent: Usage(
-                requests=bill.requests, tokens_generated=bill.generated, tokens_replayed=bill.replayed
-            )
-            for agent, bill in self._bills.items()
-        }
-        return Totals(
-            requests=sum(usage.requests for usage in agents.values()),
-            tokens_generated=sum(usage.tokens_generated for usage in agents.values()),
-            tokens_replayed=sum(usage.tokens_replayed for usage in agents.values()),
-            wall_s=self._wall_s,
-            agents=agents,
-        )
+        return self._bills.totals(self._wall_s)
 
     @property
     def client(self) -> Client | None:
@@ -182,23 +164,55 @@ class Session:
         """Ask the model."""
         agent = call.agent or transition.caller.agent
         if (known := self._recall(transition)) is not None:
-            return self._count(known, agent)
+            return self._bills.count(known, agent)
+        done = await self._ask(call, transition, _complete)
+        return self._keep(done, agent, transition)
+
+    async def make(self, call: NewMessage, transition: Transition) -> CachedMessage:
+        """Have the model's server make a message, and keep it. Counts as a call, whether or not it generates."""
+        agent = call.agent or transition.caller.agent
+        journal = self._journal
+        message = None if journal is None else journal.message(transition.key)
+        if message is not None:
+            transition.caller.meter.recall(message.reply)
+            self._ended.add(message.session)
+        else:
+            self._admit_offline(transition)
+            self._check_alive(call.parents)
+            message = await self._ask(call, transition, call.send)
+            if journal is not None:
+                journal.add_message(transition.key, message)
+            transition.caller.meter.charge(message.reply)
+        self._bills.count(message.reply, agent)
+        return message
+
+    def _check_alive(self, parents: Sequence[CachedMessage]) -> None:
+        """`JournalError` if one of `parents` was made before the run was interrupted."""
+        for parent in parents:
+            if parent.session in self._ended:
+                raise JournalError(
+                    f"{parent!r} is unknown: it was made before the run was interrupted, and messages end with "
+                    "their session. A run that uses them cannot be gone on with; give another file to begin anew"
+                )
+
+    async def _ask(self, call: ModelCall[Any], transition: Transition, send: Send[A]) -> A:
+        """Send a request for a call, as its budget and its time allow."""
         caller = transition.caller
-        client = self._client_of(caller)
+        client = self.client_of(caller)
         caller.meter.admit()
         seconds = caller.meter.seconds_left
         if seconds is None:
-            return self._keep(await self._ask(client, call, transition, agent), agent, transition)
+            return await self._send(client, call, transition, send)
         try:
             async with asyncio.timeout(seconds) as deadline:
-                done = await self._ask(client, call, transition, agent)
+                return await self._send(client, call, transition, send)
         except TimeoutError:
             if not deadline.expired():
                 raise
             raise caller.meter.out_of_time() from None
-        return self._keep(done, agent, transition)
 
-    async def _ask(self, client: Client, call: Gen, transition: Transition, agent: str) -> Completion:
+    async def _send(self, client: Client, call: ModelCall[Any], transition: Transition, send: Send[A]) -> A:
+        agent = call.agent or transition.caller.agent
         if (client, agent) in self._registrations:
             registration = self._registrations[client, agent]
         else:
@@ -216,7 +230,7 @@ class Session:
             sample=request.sample,
             model=request.model,
         ) as span:
-            done = await client.complete(request, self._listener(call, transition, agent))
+            done = await send(client, request, self._listener(call, transition, agent))
             span.note(
                 tokens_generated=done.tokens_generated,
                 tokens_replayed=done.tokens_replayed,
@@ -229,7 +243,7 @@ class Session:
         caller = transition.caller
         agent = call.agent or caller.agent
         if self._journal is not None and (known := self._recall(transition)) is not None:
-            return self._count(known, agent)
+            return self._bills.count(known, agent)
         client = caller.client or self._client
         if client is None or not client.answers_now or self._on_piece is not None:
             return None
@@ -252,7 +266,8 @@ class Session:
             meter.admit()
         return self._keep(done, agent, transition)
 
-    def _client_of(self, caller: Caller) -> Client:
+    def client_of(self, caller: Caller) -> Client:
+        """Whom a caller asks; `NoModelError` if nobody said."""
         client = caller.client or self._client
         if client is None:
             raise NoModelError(
@@ -260,7 +275,7 @@ class Session:
             )
         return client
 
-    def _request(self, call: Gen, transition: Transition) -> Request:
+    def _request(self, call: ModelCall[Any], transition: Transition) -> Request:
         caller = transition.caller
         part = transition.part
         firing = transition.firing
@@ -292,11 +307,17 @@ class Session:
         known = journal.reply(key)
         if known is not None:
             transition.caller.meter.recall(known)
-        elif journal.offline:
+        else:
+            self._admit_offline(transition)
+        return known
+
+    def _admit_offline(self, transition: Transition) -> None:
+        """Where nobody may be asked: what a call raises that the journal has no answer to."""
+        journal = self._journal
+        if journal is not None and journal.offline:
             # Perhaps the recorded run did not get an answer either.
             transition.caller.meter.check()
-            raise journal.missing(key)
-        return known
+            raise journal.missing(transition.key)
 
     def _keep(self, done: Completion, agent: str, transition: Transition) -> Reply:
         reply = Reply(done.text, done.tokens_generated, done.tokens_replayed, done.finish_reason)
@@ -304,18 +325,9 @@ class Session:
             self._journal.add_reply(transition.key, reply)
         if transition.caller.meter.limited:
             transition.caller.meter.charge(reply)
-        return self._count(reply, agent)
+        return self._bills.count(reply, agent)
 
-    def _count(self, reply: Reply, agent: str) -> Reply:
-        bill = self._bills.get(agent)
-        if bill is None:
-            bill = self._bills[agent] = _Bill()
-        bill.requests += 1
-        bill.generated += reply.tokens_generated
-        bill.replayed += reply.tokens_replayed
-        return reply
-
-    def _listener(self, call: Gen, transition: Transition, agent: str) -> OnText | None:
+    def _listener(self, call: ModelCall[Any], transition: Transition, agent: str) -> OnText | None:
         on_piece = self._on_piece
         if on_piece is None:
             return None
@@ -368,6 +380,10 @@ class Session:
         """Hold the code of an agent against that of the run that is gone on with."""
         if self._journal is not None:
             self._journal.check_agent(agent, code)
+
+
+def _complete(client: Client, request: Request, on_text: OnText | None) -> Awaitable[Completion]:
+    return client.complete(request, on_text)
 
 
 def as_client(model: Client | str) -> Client:

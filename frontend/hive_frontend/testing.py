@@ -7,10 +7,12 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from hive_frontend.client.base import CallTimeout, Client, Completion, OnText, Request
+from hive_frontend.cached_message import CachedMessage
+from hive_frontend.client.base import CallTimeout, Client, Completion, MessageCall, OnText, Request
 from hive_frontend.client.guard import RealCallForbidden, forbid_real_calls
+from hive_frontend.client.text_messages import as_text, decoded, prefilled
 from hive_frontend.dialogue import Message
-from hive_frontend.errors import HiveError
+from hive_frontend.errors import HiveError, ModelError
 
 __all__ = [
     "FunctionModel",
@@ -36,6 +38,10 @@ class FunctionModel(Client):
 
     The function may be `async`. It gives a string, whose words count as tokens, none of them replayed; or a
     `Completion`, to say otherwise. Streams hand answers out word by word.
+
+    It keeps messages as a server does, and refuses parents that were deleted or have ended with their session. For
+    `decode` the function gets a request whose prompt is the texts of the parents, in their order, and the header;
+    `prefill` asks it nothing. Words count as tokens in both.
 
     `delay` gives the seconds that a call takes, to try out orders of completion. Without it, and with a function
     that is not `async`, calls are answered at once.
@@ -63,6 +69,9 @@ class FunctionModel(Client):
         """The agents that registered, in order."""
         self.ended: list[str] = []
         """The sessions that ended, in order."""
+        self.made: list[MessageCall] = []
+        """The messages to prefill and to decode so far, in the order in which they came."""
+        self._kept: dict[str, CachedMessage] = {}
 
     def answer_now(self, request: Request) -> Completion | None:
         if not self.answers_now:
@@ -102,6 +111,29 @@ class FunctionModel(Client):
             await asyncio.sleep(self._delay(request))
         return _completion(answer if isinstance(answer, (str, Completion)) else await answer)
 
+    async def prefill(self, call: MessageCall) -> CachedMessage:
+        return self._keep(prefilled(call, self._new_id(call)))
+
+    async def decode(self, call: MessageCall, on_text: OnText | None = None) -> CachedMessage:
+        id = self._new_id(call)
+        return self._keep(decoded(call, id, await self.complete(as_text(call), on_text)))
+
+    async def delete_message(self, message: CachedMessage) -> None:
+        self._kept.pop(message.id, None)
+
+    def _new_id(self, call: MessageCall) -> str:
+        for parent in call.parents:
+            if parent.id not in self._kept:
+                raise ModelError(
+                    f"there is no message {parent.id!r}: {parent!r} was deleted, or ended", status=400
+                )
+        self.made.append(call)
+        return f"m-{len(self.made)}"
+
+    def _keep(self, message: CachedMessage) -> CachedMessage:
+        self._kept[message.id] = message
+        return message
+
     def render(self, messages: Sequence[Message]) -> str:
         """The dialogue in a plain form: there is no template."""
         return "".join(f"[{message.role}]\n{message.content}\n\n" for message in messages) + "[assistant]\n"
@@ -117,6 +149,7 @@ class FunctionModel(Client):
 
     async def end_session(self, session: str) -> None:
         self.ended.append(session)
+        self._kept = {id: message for id, message in self._kept.items() if message.session != session}
 
 
 class ScriptedModel(FunctionModel):

@@ -24,6 +24,9 @@ KINDS: tuple[NodeKind, ...] = (
     "resume",
     "call",
     "yield",
+    "prefill",
+    "decode",
+    "delete",
     "return",
 )
 

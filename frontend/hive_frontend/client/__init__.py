@@ -4,20 +4,26 @@ from hive_frontend.client.base import (
     CallTimeout,
     Client,
     Completion,
+    Corrector,
+    MessageCall,
     OnText,
     Request,
     Sampling,
     sample_seed,
 )
 from hive_frontend.client.http import HttpClient
+from hive_frontend.client.text_messages import TextMessages
 
 __all__ = [
     "CallTimeout",
     "Client",
     "Completion",
+    "Corrector",
     "HttpClient",
+    "MessageCall",
     "OnText",
     "Request",
     "Sampling",
+    "TextMessages",
     "sample_seed",
 ]

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from hive_frontend.cached_message import CachedMessage
 from hive_frontend.dialogue import Message
-from hive_frontend.errors import ModelError
+from hive_frontend.errors import HiveError, ModelError
 
 # Only what regex dialects of grammar engines agree on; `re.escape` also escapes blanks, which some refuse.
 _REGEX_SPECIAL = frozenset(r"\.^$*+?{}[]|()/")
@@ -150,6 +151,38 @@ class Completion(NamedTuple):
     """Tokens of the answer as the model wrote them; empty where the server does not tell."""
 
 
+Corrector = str | Mapping[str, Any]
+"""Which of the keys and values of parents a server computes again: `"none"`, `"recompute-all"`, or a kind with its
+settings, such as `{"kind": "first-k", "share": 0.15}` and `{"kind": "blend", "share": 0.15, "block": 32}`."""
+
+
+class MessageCall(NamedTuple):
+    """A message to be made: what it begins with, which messages it sees, and where all of them stand."""
+
+    request: Request
+    """Who makes it, and how the model goes on. `prompt` is the text of a message to prefill, or the header of one to
+    decode; empty where `tokens` says it."""
+    parents: tuple[CachedMessage, ...] = ()
+    offsets: tuple[int | None, ...] = ()
+    """The position of each parent, None for right behind the one before it; empty when all are None."""
+    new_offset: int | None = None
+    """The position of the message; None for right behind the last parent."""
+    tokens: tuple[int, ...] | None = None
+    """The text or the header as tokens."""
+    corrector: Corrector | None = None
+    """None for the server's choice. Of no meaning to a prefill."""
+
+    @property
+    def offset(self) -> int:
+        """Where the message begins, by the rule for offsets that are left out."""
+        if self.new_offset is not None:
+            return self.new_offset
+        end = 0
+        for parent, offset in zip(self.parents, self.offsets or [None] * len(self.parents), strict=True):
+            end = (end if offset is None else offset) + parent.tokens
+        return end
+
+
 class Client(ABC):
     """A language model.
 
@@ -173,6 +206,27 @@ class Client(ABC):
         A request that is answered here is not given to `complete` any more.
         """
         return None
+
+    async def prefill(self, call: MessageCall) -> CachedMessage:
+        """Encode a message, and keep its keys and values; `HiveError` where the model's server cannot."""
+        raise self._keeps_no_messages("prefill")
+
+    async def decode(self, call: MessageCall, on_text: OnText | None = None) -> CachedMessage:
+        """Have the model go on with a header, and keep the keys and values of the whole; its text is a `Reply`.
+
+        `on_text` is that of `complete`. `HiveError` where the model's server cannot.
+        """
+        raise self._keeps_no_messages("decode")
+
+    async def delete_message(self, message: CachedMessage) -> None:
+        """Forget a message; nothing happens where it is unknown."""
+        raise self._keeps_no_messages("delete")
+
+    def _keeps_no_messages(self, call: str) -> HiveError:
+        return HiveError(
+            f"{call}: {type(self).__name__} keeps no messages. Give the run an HttpClient of a server that was started "
+            "with python -m hive.launch_server --hive-kv-segments, or TextMessages(model), which sends texts instead"
+        )
 
     def render(self, messages: Sequence[Message]) -> str:
         """The prompt that the model would see for a dialogue, as text; `ModelError` where nobody can tell.

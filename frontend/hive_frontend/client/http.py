@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
+from hive_frontend.cached_message import CachedMessage
 from hive_frontend.client.base import (
     CallTimeout,
     Client,
     Completion,
+    MessageCall,
     OnText,
     Request,
-    Sampling,
     check_limits,
     sample_seed,
 )
 from hive_frontend.client.behind_router import Affinity, BehindRouter, routing_headers
+from hive_frontend.client.message_routes import MessageKind, MessageRoutes, message_path
 from hive_frontend.client.prompts import Messages, Prompt, PromptCache
+from hive_frontend.client.spelling import grammar_of, settings_of
 from hive_frontend.client.streamed import StreamedText
 from hive_frontend.client.transport import Json, Transport
 from hive_frontend.dialogue import Message
-from hive_frontend.errors import ModelError
+from hive_frontend.errors import HiveError, ModelError
 from hive_frontend.identity import check_label
+
+T = TypeVar("T")
 
 _RENDER_S = 10.0
 
@@ -101,6 +106,7 @@ class HttpClient(Client):
         self._behind = None if servers is None else BehindRouter(servers, api_key, headers)
         # Behind a router the tenant is named by what the router forwards, and must not be named twice.
         self._transport = Transport(url, api_key, headers if servers is None else None)
+        self._messages = MessageRoutes(self._transport, replay)
         self._is_hive: bool | None = None
         """Whether the server has Hive's routes; None until it was asked for one."""
         self._has_generate = True
@@ -113,12 +119,27 @@ class HttpClient(Client):
         return self._transport.url
 
     async def complete(self, request: Request, on_text: OnText | None = None) -> Completion:
+        return await self._limited(request, lambda attempts: self._complete(request, attempts, on_text))
+
+    async def prefill(self, call: MessageCall) -> CachedMessage:
+        return await self._limited(call.request, lambda attempts: self._make("prefill", call, attempts, None))
+
+    async def decode(self, call: MessageCall, on_text: OnText | None = None) -> CachedMessage:
+        return await self._limited(
+            call.request, lambda attempts: self._make("decode", call, attempts, on_text)
+        )
+
+    async def delete_message(self, message: CachedMessage) -> None:
+        await self._ask("DELETE", message_path(message), None, may_wait=False)
+
+    async def _limited(self, request: Request, work: Callable[[int], Awaitable[T]]) -> T:
+        """Do a call's work, given how often it may be tried, within the time that it may take."""
         timeout_s = self._timeout_s if request.timeout_s is None else request.timeout_s
         attempts = self._attempts if request.attempts is None else request.attempts
         check_limits(timeout_s, attempts)
         try:
             async with asyncio.timeout(timeout_s) as limit:
-                return await self._complete(request, attempts, on_text)
+                return await work(attempts)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -189,7 +210,7 @@ class HttpClient(Client):
         if request.prompt is None:
             prompt = await self._prompt(request.session, request.messages)
             if prompt is not None and prompt.sampling_params is not None:
-                settings = {**prompt.sampling_params, **_settings(request.sampling)}
+                settings = {**prompt.sampling_params, **settings_of(request.sampling)}
                 if stops := [*prompt.sampling_params.get("stop", ()), *request.sampling.stop]:
                     settings["stop"] = stops
                 completion = await self._generate(
@@ -204,7 +225,7 @@ class HttpClient(Client):
             )
         if self._has_generate:
             completion = await self._generate(
-                request, {"text": request.prompt}, _settings(request.sampling), attempts, on_text
+                request, {"text": request.prompt}, settings_of(request.sampling), attempts, on_text
             )
             if completion is not None:
                 return completion
@@ -215,13 +236,8 @@ class HttpClient(Client):
         self, request: Request, prompt: Json, settings: Json, attempts: int, on_text: OnText | None
     ) -> Completion | None:
         """Ask SGLang's own endpoint; None if the server has none."""
-        sampling = request.sampling
-        grammar = sampling.grammar
-        settings["max_new_tokens"] = sampling.max_tokens
-        if grammar is not None:
-            settings["regex"] = grammar
-        if sampling.json_schema is not None:
-            settings["json_schema"] = sampling.json_schema
+        settings["max_new_tokens"] = request.sampling.max_tokens
+        settings |= grammar_of(request.sampling)
         identity = await self._identity(request)
         settings |= {"sampling_seed": identity.seed, **identity.fields}
         body = {**prompt, "sampling_params": settings}
@@ -292,7 +308,7 @@ class HttpClient(Client):
             **prompt,
             "model": served.name,
             "max_tokens": sampling.max_tokens,
-            **_settings(sampling),
+            **settings_of(sampling),
             "seed": identity.seed,
             **identity.fields,
         }
@@ -339,6 +355,20 @@ class HttpClient(Client):
         if finish is None:
             raise self._cut_off(path)
         return _completion(text.finish(matched), {}, usage.get("completion_tokens"), finish)
+
+    async def _make(
+        self, kind: MessageKind, call: MessageCall, attempts: int, on_text: OnText | None
+    ) -> CachedMessage:
+        """Have the server make a message."""
+        if self._behind is not None:
+            raise HiveError(
+                f"{kind}: messages are kept by one server, and {self.url} is a router before several; give the "
+                "HttpClient the URL of one of them"
+            )
+        adapter = None
+        if call.request.model is not None or self._model is not None:
+            adapter = (await self._model_named(call.request.model)).adapter
+        return await self._messages.make(kind, call, adapter, attempts, on_text)
 
     def _cut_off(self, path: str) -> ModelError:
         return ModelError(f"POST {self.url}{path}: the stream ended before the answer was complete")
@@ -453,17 +483,6 @@ def _render_body(messages: Sequence[Message], prefix: list[int]) -> Json:
 
 def _read_prompt(answer: Json, prefix: list[int]) -> Prompt:
     return Prompt(answer["text"], prefix[: answer["kept"]] + answer["ids"], answer["sampling_params"])
-
-
-def _settings(sampling: Sampling) -> Json:
-    """The settings that all endpoints spell alike, without those left to the server."""
-    settings = {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "stop": list(sampling.stop) or None,
-    }
-    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _read_choice(answer: Json) -> Completion:

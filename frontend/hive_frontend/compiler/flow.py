@@ -14,8 +14,16 @@ from hive_frontend.compiler.source import Source
 from hive_frontend.compiler.syntax import Nested, Suspend, own_nodes
 from hive_frontend.flow_graph import RETURN, START, FlowEdge, FlowGraph, FlowNode, NodeKind
 
-_OPERATIONS: dict[str, NodeKind] = {"gen": "gen", "gather": "gather", "tool": "tool", "choose": "choose"}
-_HANDLES: dict[str, NodeKind] = {"next": "next", "resume": "resume"}
+_OPERATIONS: dict[str, NodeKind] = {
+    "gen": "gen",
+    "prefill": "prefill",
+    "decode": "decode",
+    "gather": "gather",
+    "tool": "tool",
+    "choose": "choose",
+}
+_HANDLES: dict[str, NodeKind] = {"next": "next", "resume": "resume", "delete": "delete"}
+_MODEL_CALLS = frozenset({"gen", "prefill", "decode"})
 
 
 @dataclass(frozen=True)
@@ -126,7 +134,7 @@ def _state_name(call: ast.Call, names: Names) -> str | None:
     if operation is None:
         return None
     own = _literals(call, "name")
-    shared = {name for inner in _gens(call, names) for name in _literals(inner, "name")}
+    shared = {name for inner in _model_calls(call, names) for name in _literals(inner, "name")}
     for found in (own, shared):
         if len(found) == 1:
             return str(next(iter(found)))
@@ -138,15 +146,15 @@ def _state_name(call: ast.Call, names: Names) -> str | None:
 
 
 def _agent(call: ast.Call, names: Names) -> str | None:
-    found = {name for inner in _gens(call, names) for name in _literals(inner, "agent")}
+    found = {name for inner in _model_calls(call, names) for name in _literals(inner, "agent")}
     return str(next(iter(found))) if len(found) == 1 else None
 
 
-def _gens(call: ast.Call, names: Names) -> list[ast.Call]:
+def _model_calls(call: ast.Call, names: Names) -> list[ast.Call]:
     return [
         node
         for node in own_nodes(call)
-        if isinstance(node, ast.Call) and _operation(node.func, names) == "gen"
+        if isinstance(node, ast.Call) and _operation(node.func, names) in _MODEL_CALLS
     ]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from hive_frontend.compiler.support import is_foreign
 
-AWAITED = frozenset({"gen", "gather", "tool", "choose"})
+AWAITED = frozenset({"gen", "prefill", "decode", "gather", "tool", "choose"})
 """Names of Hive's functions whose results do nothing until they are awaited."""
 _PACKAGE = __name__.partition(".")[0]
 

@@ -1,0 +1,106 @@
+"""Prompt Choreography without kept keys and values: messages as texts, in ordinary requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hive_frontend.cached_message import CachedMessage
+from hive_frontend.client.base import Client, Completion, MessageCall, OnText, Request
+from hive_frontend.client.http import HttpClient
+from hive_frontend.dialogue import Message
+from hive_frontend.errors import HiveError
+from hive_frontend.reply import Reply
+
+
+def as_text(call: MessageCall) -> Request:
+    """The ordinary request that goes on with the texts of all parents, in their order, and the header."""
+    texts = [parent.content for parent in call.parents]
+    return call.request._replace(prompt="".join([*texts, call.request.prompt or ""]))
+
+
+def prefilled(call: MessageCall, id: str) -> CachedMessage:
+    """What a client without a tokenizer makes of a prefill: words count as tokens."""
+    text = call.request.prompt or ""
+    tokens = max(1, len(text.split())) if call.tokens is None else len(call.tokens)
+    return CachedMessage(
+        id, call.request.session, text, tokens, call.offset, in_tokens=call.tokens is not None
+    )
+
+
+def decoded(call: MessageCall, id: str, done: Completion) -> CachedMessage:
+    """What a client without a tokenizer makes of an answer: words of the header count as tokens."""
+    reply = Reply(done.text, done.tokens_generated, done.tokens_replayed, done.finish_reason)
+    begun = prefilled(call, id)
+    return CachedMessage(
+        id,
+        begun.session,
+        reply,
+        begun.tokens + done.tokens_generated + done.tokens_replayed,
+        begun.offset,
+        header=begun.text,
+        output_ids=tuple(done.output_ids),
+        in_tokens=begun.in_tokens,
+    )
+
+
+class TextMessages(Client):
+    """Runs programs with `prefill` and `decode` on any model: the baseline of Prompt Choreography (section 3.1).
+
+        run(debate, model=TextMessages("http://localhost:30000"))
+
+    `prefill` asks nobody: it keeps the text in the handle. `decode` is an ordinary request, whose prompt is the texts
+    of the parents in their order, and the header. So every message is encoded behind all that stands before it, and
+    the server's prefix cache saves what it can. Offsets and correctors are ignored. Nothing is tokenized: `tokens`,
+    `offset` and `end` of messages count the words of what the program gave, and messages given as tokens are refused.
+
+    `model` is a client, or the URL of a server. Everything else is asked of it as it is.
+    """
+
+    def __init__(self, model: Client | str) -> None:
+        self._model = HttpClient(model) if isinstance(model, str) else model
+        self._count = 0
+
+    async def prefill(self, call: MessageCall) -> CachedMessage:
+        self._check(call)
+        return prefilled(call, self._new_id())
+
+    async def decode(self, call: MessageCall, on_text: OnText | None = None) -> CachedMessage:
+        self._check(call)
+        return decoded(call, self._new_id(), await self._model.complete(as_text(call), on_text))
+
+    async def delete_message(self, message: CachedMessage) -> None:
+        """There is nothing to forget."""
+
+    async def complete(self, request: Request, on_text: OnText | None = None) -> Completion:
+        return await self._model.complete(request, on_text)
+
+    @property
+    def answers_now(self) -> bool:  # type: ignore[override]
+        return self._model.answers_now
+
+    def answer_now(self, request: Request) -> Completion | None:
+        return self._model.answer_now(request)
+
+    def render(self, messages: Sequence[Message]) -> str:
+        return self._model.render(messages)
+
+    async def register(self, agent: str, session: str) -> None:
+        await self._model.register(agent, session)
+
+    def register_now(self, agent: str, session: str) -> bool:
+        return self._model.register_now(agent, session)
+
+    async def end_session(self, session: str) -> None:
+        await self._model.end_session(session)
+
+    async def aclose(self) -> None:
+        await self._model.aclose()
+
+    def _new_id(self) -> str:
+        self._count += 1
+        return f"text-{self._count}"
+
+    @staticmethod
+    def _check(call: MessageCall) -> None:
+        if call.tokens is not None or any(parent.in_tokens for parent in call.parents):
+            raise HiveError("TextMessages sends texts: give prefill and decode strings, not tokens")
