@@ -224,6 +224,7 @@ def _checked_text(what: str, text: object) -> tuple[str, tuple[int, ...] | None]
 def _checked_parents(parents: object) -> tuple[CachedMessage, ...]:
     if isinstance(parents, str) or not isinstance(parents, Sequence):
         raise TypeError(f"parents must be a list of messages, such as [system, plan], not {_kind(parents)}")
+    seen: set[tuple[str, str]] = set()
     for place, parent in enumerate(parents):
         if isinstance(parent, Operation):
             raise TypeError(f"parent {place} is a call that was not awaited; write `await` before it")
@@ -232,6 +233,12 @@ def _checked_parents(parents: object) -> tuple[CachedMessage, ...]:
                 f"parent {place} is {_kind(parent)}; a parent is the message that prefill or decode gave, not its "
                 "id or its text"
             )
+        key = parent.session, parent.id
+        if key in seen:
+            raise ValueError(
+                f"parent {place} is {parent!r}, which the list has already; a message is seen once"
+            )
+        seen.add(key)
     return tuple(cast("Sequence[CachedMessage]", parents))
 
 

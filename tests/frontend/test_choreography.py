@@ -68,6 +68,7 @@ DOC = message()
         ({"parents": "m-1"}, "parents must be a list of messages, .* not 'm-1'"),
         ({"parents": [DOC, "m-1"]}, "parent 1 is 'm-1'; a parent is the message that prefill or decode gave"),
         ({"parents": [Reply("text")]}, "parent 0 is 'text'; a parent is the message"),
+        ({"parents": [DOC, message()]}, "parent 1 is <message m .*, which the list has already"),
         ({"parents": [prefill("x")]}, "parent 0 is a call that was not awaited"),
         ({"parents": [DOC], "offsets": []}, "offsets has 0 positions for 1 parents; write None"),
         ({"parents": [DOC], "offsets": [-1]}, "offset 0 must be a position of at least 0, not -1"),

@@ -181,10 +181,16 @@ async def test_clients_that_cannot() -> None:
 
 
 async def test_an_answer_without_a_message_is_an_error() -> None:
-    routes = {**Keeper().routes(), "POST /hive/prefill": lambda request: (200, {"id": "m"})}
+    routes = {
+        **Keeper().routes(),
+        "POST /hive/prefill": lambda request: (200, {"id": "m"}),
+        "POST /hive/decode": lambda request: (200, {"id": "m", "tokens": 2, "offset": 0}),
+    }
     async with Server(routes) as server, Session(HttpClient(server.url)):
         with pytest.raises(ModelError, match="holds no message, for want of 'tokens'"):
             await prefill("x")
+        with pytest.raises(ModelError, match="holds no message, for want of 'text'"):
+            await decode("x")
 
 
 async def test_calls_are_tried_again_and_bounded_in_time() -> None:

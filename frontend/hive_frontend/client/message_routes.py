@@ -65,7 +65,7 @@ class MessageRoutes:
                 f"{self._transport.url} keeps no messages; start a server that does with python -m "
                 "hive.launch_server --hive-kv-segments, or send texts instead, with TextMessages"
             )
-        return _read(call, answer)
+        return _read(kind, call, answer)
 
     async def _stream(
         self, path: str, body: Json, attempts: int, headers: Mapping[str, str], text: StreamedText
@@ -109,31 +109,31 @@ def _body(kind: MessageKind, call: MessageCall) -> Json:
     return body
 
 
-def _read(call: MessageCall, answer: Json) -> CachedMessage:
+def _read(kind: MessageKind, call: MessageCall, answer: Json) -> CachedMessage:
     """The handle that an answer gives; `ModelError` when it is none."""
+    begun = call.request.prompt or ""
     try:
         id, tokens, offset = answer["id"], answer["tokens"], answer["offset"]
+        text = begun if kind == "prefill" else _reply(answer)
     except KeyError as missing:
         raise ModelError(
             f"the server's answer holds no message, for want of {missing}: {json.dumps(answer)[:200]}"
         ) from None
-    begun = call.request.prompt or ""
-    written = answer.get("text")
     kv = answer.get("kv") or {}
     return CachedMessage(
         id=id,
         session=call.request.session,
-        text=begun if written is None else _reply(written, answer),
+        text=text,
         tokens=tokens,
         offset=offset,
-        header="" if written is None else begun,
+        header=begun if kind == "decode" else "",
         kv=KvUse(**{name: kv.get(name, 0) for name in KvUse._fields}),
         output_ids=tuple(answer.get("output_ids") or ()),
         in_tokens=call.tokens is not None,
     )
 
 
-def _reply(text: str, answer: Json) -> Reply:
+def _reply(answer: Json) -> Reply:
     meta: dict[str, Any] = answer.get("meta_info") or {}
     hive = meta.get("hive") or {}
     generated = hive.get(
@@ -141,4 +141,6 @@ def _reply(text: str, answer: Json) -> Reply:
     )
     finish = answer.get("finish_reason")
     reason = finish.get("type") if isinstance(finish, dict) else finish
-    return Reply(text, generated, hive.get("tokens_replayed", 0), None if reason is None else str(reason))
+    return Reply(
+        answer["text"], generated, hive.get("tokens_replayed", 0), None if reason is None else str(reason)
+    )
