@@ -17,6 +17,7 @@ from typing import Any, Literal, Self
 
 from hive.agents.window import WindowSettings
 from hive.events import endpoint
+from hive.request_tag import RequestError
 
 ENVIRONMENT_VARIABLE = "HIVE_SERVER_ARGS"
 
@@ -157,6 +158,36 @@ class HiveServerArgs:
         type=int,
         metavar="N",
     )
+    kv_segments: bool = _flag(
+        False,
+        "Keep the KV of declared segments and of messages (/hive/prefill, /hive/decode), and place it behind any "
+        "context (default: off).",
+        action=argparse.BooleanOptionalAction,
+    )
+    kv_segments_bytes: int = _flag(
+        0,
+        "Device memory for the KV of segments, e.g. 4G, out of the KV pool; 0 is half of the pool (default: 0).",
+        type=parse_size,
+        metavar="BYTES",
+    )
+    kv_segments_host_bytes: int = _flag(
+        0,
+        "Host memory for the KV of segments that left the device, e.g. 16G; 0 keeps none (default: 0).",
+        type=parse_size,
+        metavar="BYTES",
+    )
+    kv_corrector: str = _flag(
+        "first-k",
+        "What of placed segments is computed again where a request does not say so itself: none, first-k, blend, "
+        "recompute-all, or one of them with settings as JSON (default: first-k). Calls of a choreography compute "
+        "nothing again by default.",
+        metavar="CORRECTOR",
+    )
+    kv_neutral_prefix: str = _flag(
+        "You read what several people say to each other.\n\n",
+        "Text behind which segments are encoded that ask for the context 'neutral'.",
+        metavar="TEXT",
+    )
     roles: bool = _flag(
         False,
         "Serve the role adapters of the embedded model beside it, as LoRA adapters named proposer, valuer and patcher "
@@ -210,6 +241,8 @@ class HiveServerArgs:
             ("window_rounds", 1),
             ("max_agents", 1),
             ("max_tenant_agents", 1),
+            ("kv_segments_bytes", 0),
+            ("kv_segments_host_bytes", 0),
             ("max_header_bytes", 1024),
             ("max_body_bytes", 1024),
         ):
@@ -229,12 +262,31 @@ class HiveServerArgs:
                     f"--hive-{name.replace('_', '-')} must be from 0 to 1, got {getattr(self, name)}"
                 )
 
+        try:
+            self.corrector  # noqa: B018 (it is parsed to see whether it can be)
+        except RequestError as error:
+            raise ValueError(str(error)) from None
+
         for origin in self.origins - {"*", "null"}:
             if not _ORIGIN.fullmatch(origin):
                 raise ValueError(
                     f"--hive-allow-origins must have origins such as https://example.org or http://10.0.0.5:8080, got "
                     f"{origin!r}"
                 )
+
+    @property
+    def corrector(self) -> Any:
+        """The default corrector, as requests name one."""
+        from hive.kv_segments.corrector_names import check_corrector
+
+        spec = self.kv_corrector
+        if spec.lstrip().startswith("{"):
+            try:
+                spec = json.loads(spec)
+            except json.JSONDecodeError as error:
+                raise RequestError("--hive-kv-corrector", f"must be a name or JSON: {error}") from None
+        check_corrector(spec, "--hive-kv-corrector")
+        return spec
 
     @property
     def origins(self) -> frozenset[str]:

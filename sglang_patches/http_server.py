@@ -19,10 +19,11 @@ from hive.logits_cache.ratios import ratios
 from hive.request_checks import Limits
 from hive.request_tag import NAME_PATTERN, header_tag
 from hive.server_args import HiveServerArgs
-from sglang_patches import events
+from sglang_patches import choreography, events
+from sglang_patches.control import controller
+from sglang_patches.declared_segments import DeclaredSegments
 from sglang_patches.releases import current
 from sglang_patches.request_door import install
-from sglang_patches.scheduler import CONTROL_PREFIX
 from sglang_patches.serving_chat import render
 
 T = TypeVar("T")
@@ -48,7 +49,14 @@ def before_setup_and_run_http_server(
 
     tokenizer_manager.hive_limits = limits_of(tokenizer_manager)
     access = access_of(server_args)
-    for routes in (router(tokenizer_manager, access), events.router(server_args)):
+    args = HiveServerArgs.from_environment()
+    tokenizer_manager.hive_segments = DeclaredSegments(tokenizer_manager, args) if args.kv_segments else None
+    messages = choreography.Choreography(tokenizer_manager) if args.kv_segments else None
+    for routes in (
+        router(tokenizer_manager, access, messages),
+        choreography.router(messages, controller(tokenizer_manager)),
+        events.router(server_args),
+    ):
         # Not `include_router`: newer versions of FastAPI wrap the routes, and SGLang's keys look at each one's level.
         app.router.routes.extend(routes.routes)
     install(app, tokenizer_manager.hive_limits, access)
@@ -63,6 +71,7 @@ def limits_of(tokenizer_manager: Any) -> Limits:
         max_header_bytes=args.max_header_bytes,
         max_body_bytes=args.max_body_bytes,
         unset_params=current().unset_params,
+        kv_segments=args.kv_segments,
         media_files=args.allow_media_files,
     )
 
@@ -80,7 +89,9 @@ def access_of(server_args: Any) -> Access:
     )
 
 
-def router(tokenizer_manager: Any, access: Access) -> APIRouter:
+def router(
+    tokenizer_manager: Any, access: Access, messages: choreography.Choreography | None = None
+) -> APIRouter:
     """The ``/hive`` routes over a running tokenizer manager.
 
     Each works on the tenant that ``x-hive-tenant`` names.  Without that header, operators see all tenants, and others
@@ -90,13 +101,7 @@ def router(tokenizer_manager: Any, access: Access) -> APIRouter:
 
     routes = APIRouter(prefix="/hive")
 
-    async def control(operation: str, **body: Any) -> list[dict[str, Any]]:
-        """Ask every scheduler (one per data-parallel rank) and collect their answers."""
-        from sglang.srt.managers.io_struct import DumperControlReqInput
-
-        message = DumperControlReqInput(method=CONTROL_PREFIX + operation, body=body)
-        answers = await tokenizer_manager.dumper_control(message)
-        return [part for answer in answers for part in answer.response]
+    control = controller(tokenizer_manager)
 
     async def statistics(operation: str, request: Request) -> dict[str, Any]:
         tenant = header_tag.get().tenant
@@ -117,7 +122,11 @@ def router(tokenizer_manager: Any, access: Access) -> APIRouter:
     @routes.delete("/sessions/{session:path}")
     async def end_session(session: str) -> dict[str, Any]:
         checked(TypeAdapter(Name).validate_python, session)
-        answers = await control("end_session", tenant=header_tag.get().tenant, session=session)
+        tenant = header_tag.get().tenant
+        made = messages.book.end_session(tenant, session) if messages is not None else []
+        if made:
+            await control("drop_messages", tenant=tenant, messages=[message.id for message in made])
+        answers = await control("end_session", tenant=tenant, session=session)
         counts = [part["requests"] for part in answers]
         known = [count for count in counts if count is not None]
         if not known:

@@ -30,6 +30,10 @@ def around_default_radix_cache_factory(original: Callable[..., Any], ctx: TreeCa
     if args.eviction in ENGINE_POLICIES:
         ctx.params.eviction_policy = args.eviction
     other = other_cache(ctx)
+    if other is not None and args.kv_segments:
+        from sglang_patches.kv_segments import FLAG, UnsupportedServer
+
+        raise UnsupportedServer(f"{FLAG} cannot be had: {other}")
     if other is not None:
         logger.warning(
             "Hive: KV is evicted by SGLang's own %s, not by --hive-eviction %s: %s",
@@ -41,6 +45,11 @@ def around_default_radix_cache_factory(original: Callable[..., Any], ctx: TreeCa
     agents = registry_of(args)
     policy = policy_of(args.eviction, agents, DensitySettings(max_share=args.eviction_max_share))
     logger.info("Hive: eviction by %s", args.eviction)
+    if args.kv_segments:
+        from sglang_patches.kv_segments import build_cache, require
+
+        require(ctx.server_args, ctx.model_config)
+        return build_cache(ctx, args, agents=agents, policy=policy)
     if not ctx.enable_hierarchical_cache:
         return HiveRadixCache(ctx.params, agents=agents, policy=policy)
 

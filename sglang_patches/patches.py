@@ -31,6 +31,7 @@ from sglang_patches.upstream import (
     LOOP,
     PENALTIES,
     PINNING,
+    PLACED_KV,
     QUEUE_ORDER,
     RESULTS,
     SAMPLER_DATA,
@@ -355,6 +356,19 @@ PATCHES: tuple[Patch, ...] = (
         why="The sampler learns what distinct samples have left.",
         breaks="Distinct samples can repeat.",
         upstream=(BEFORE_FORWARD, SAMPLER_DATA),
+    ),
+    Patch(
+        "sglang.srt.model_executor.model_runner.ModelRunner.forward",
+        "around",
+        "model_runner:around_forward",
+        ("self", "forward_batch"),
+        does=(
+            "With `--hive-kv-segments`: copies KV to where it is placed, computes virtual rows, and moves the "
+            "positions of what follows the messages of a choreography."
+        ),
+        why="Stored KV is placed behind any context, and corrected there.",
+        breaks="Placed segments hold KV of other requests, and choreographies are answered with nonsense.",
+        upstream=(PLACED_KV,),
     ),
     Patch(
         _SCHEDULER + "is_disable_overlap_for_batch",

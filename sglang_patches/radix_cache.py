@@ -163,9 +163,15 @@ class AgentAware(current().storing):  # type: ignore[misc]
             resident[node.hive.producer] += len(node.value)
             held[node.hive.agent] += len(node.value)
         evictable = sum(len(node.value) for node in free)
+        protected = resident.total() - evictable
+        for other in self._beside_the_tree():
+            resident[other.hive.producer] += len(other)
+            held[other.hive.agent] += len(other)
+            if not other.own.leases:
+                leaves.append(other)
         for what, booked, found in (
             ("evictable tokens", self.evictable_size_, evictable),
-            ("protected tokens", self.protected_size_, resident.total() - evictable),
+            ("protected tokens", self.protected_size_, protected),
             ("evictable leaves", _ids(self.evictable_leaves), _ids(leaves)),
             ("resident tokens by agent", dict(self.book.resident), dict(resident)),
             ("resident tokens by last user", dict(self.book.held), dict(held)),
@@ -174,6 +180,10 @@ class AgentAware(current().storing):  # type: ignore[misc]
                 raise IntegrityError(f"{what}: {booked} in the books, {found} in the tree")
         if isinstance(self.evictable_leaves, LeafIndex) and (stale := self.evictable_leaves.outdated()):
             raise IntegrityError(f"leaves that have changed since they were indexed: {_ids(stale)}")
+
+    def _beside_the_tree(self) -> Collection[Any]:
+        """Encoded segments that are on the device and in the books; a cache without a segment store has none."""
+        return ()
 
     def _check_node(self, node: TreeNode) -> None:
         """Raise IntegrityError unless a node is well-formed."""
@@ -212,13 +222,17 @@ class AgentAware(current().storing):  # type: ignore[misc]
         use: Use | None = attached.use
         if use is None:
             use = attached.use = self.book.use(self.agents.profile(attached.agent).name, attached.session)
-            path = []
-            node = req.last_node
-            while node is not None and node is not self.root_node:
-                path.append((self.record_of(node), len(node.key)))
-                node = node.parent
-            self.agents.reused(use.agent, self.book.admit(use, path))
+            self.agents.reused(use.agent, self.book.admit(use, self._path(req)))
         return use
+
+    def _path(self, req: Req) -> list[tuple[NodeRecord, int]]:
+        """What an admitted request found, each with its tokens: nodes of the tree, the deepest first."""
+        path = []
+        node = req.last_node
+        while node is not None and node is not self.root_node:
+            path.append((self.record_of(node), len(node.key)))
+            node = node.parent
+        return path
 
     # Nodes of the tree.
 
@@ -290,12 +304,17 @@ class AgentAware(current().storing):  # type: ignore[misc]
         with closing(leaves.victims(self.book.clock, self.book.shares())) as victims:
             for leaf in victims:
                 missing = -(-(wanted - evicted) // page) * page
-                if self.policy.trims and missing < len(leaf.key):
-                    self._split_node(leaf.key, leaf, len(leaf.key) - missing)
+                if self.policy.trims:
+                    self._trim(leaf, missing)
                 evicted += self._free(leaf)
                 if evicted >= wanted:
                     break
         return evicted
+
+    def _trim(self, leaf: TreeNode, wanted: int) -> None:
+        """Leave of a victim no more than the tail that has so many tokens."""
+        if wanted < len(leaf.key):
+            self._split_node(leaf.key, leaf, len(leaf.key) - wanted)
 
     def _batch(self, wanted: int, size: int) -> int:
         """How many tokens to evict from a pool of a size where so many are needed: whoever asks has use for more."""

@@ -107,6 +107,8 @@ def depart(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
         state.cache.depart(attached.cached, req.output_ids, ended=ended, replayed=attached.arrived_with)
         # Req is part of a reference cycle: what hangs on it would wait for the garbage collector.
         attached.cached = attached.replay = None
+    if state.kv is not None:
+        state.kv.departed(req)
     counts = {
         "cached_tokens": req.cached_tokens,
         "generated": len(req.output_ids) - attached.arrived_with,

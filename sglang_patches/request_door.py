@@ -18,10 +18,12 @@ from starlette.responses import Response
 
 from hive.access import Access
 from hive.ids_in_flight import IdsInFlight
+from hive.kv_segments.separator import SEPARATOR
 from hive.request_checks import Limits
 from hive.request_tag import RequestError, RequestTag, header_tag, shown, tag_from_headers
 from hive.secret_args import without_secrets
 from sglang_patches import routes
+from sglang_patches.declared_segments import separated_chat
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -63,6 +65,8 @@ class RequestDoor:
                     return
                 if (check := routes.CHECKED.get(route)) and scope["method"] in ("POST", "PUT"):
                     parsed, ids = self._checked(check, body)
+                    if self._limits.kv_segments and route in routes.CHATS and SEPARATOR.encode() in body:
+                        separated_chat.set(True)
                     if route in routes.CHATS and _asks_for_meta_info(parsed):
                         body = orjson.dumps({**parsed, "return_meta_info": True})
                         scope = _resized(scope, len(body))

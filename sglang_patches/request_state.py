@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hive.agents.registry import OTHER, AgentRegistry
 from hive.agents.tenant import EVERYTHING, View, qualified
 from hive.eviction.book import NOT_RESIDENT, Use
+from hive.kv_segments.request import KV_FIELD
 from hive.logits_cache.cache import CachedRequest, LogitsCache
 from hive.logits_cache.hotspot import HotspotRule
 from hive.logits_cache.replay import Replay
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from sglang_patches.cache_memory import CacheMemory
     from sglang_patches.events import LiveEvents
+    from sglang_patches.kv_state import KvState
+    from sglang_patches.model_runner import KvForward
     from sglang_patches.radix_cache import AgentAware
 
 REPLAYED_KEY = "hive_replayed"
@@ -28,6 +31,9 @@ REPLAYED_KEY = "hive_replayed"
 
 PROBABILITY_KEY = "hive_probability"
 """Key of ``Req.customized_info``: of a distinct sample, the log-probability of its tokens so far, per token."""
+
+KV_KEY = "hive_kv"
+"""Key of ``Req.customized_info``: at the first token, where the KV of the request's context came from."""
 
 REPEATS_KEY = "hive_repeats"
 """Key of ``Req.customized_info``: of a distinct sample, whether it may equal an earlier one, per token."""
@@ -54,6 +60,8 @@ class SchedulerState:
     """None where the Logits Cache need not mind what the host has left."""
     live: LiveEvents | None = None
     """None where another scheduler speaks for this one, and where live events are off."""
+    kv: KvForward | None = None
+    """None without ``--hive-kv-segments``."""
 
     @property
     def waiting(self) -> int:
@@ -93,6 +101,8 @@ class RequestState:
     may_join: bool = False
     """Whether its KV may all be resident, so that it need not be prefilled."""
     departed: bool = False
+    kv: KvState | None = None
+    """None where it has nothing of the segment store, and leaves nothing to it."""
 
 
 def tag_of(req: Req) -> dict[str, Any]:
@@ -158,6 +168,7 @@ def bypass_reason(scheduler: Scheduler, req: Req) -> str | None:
     reasons = {
         "asked_off": tag_of(req).get("replay") == "off",
         "no_output": params.max_new_tokens == 0,
+        "kv_segments": KV_FIELD in (params.custom_params or {}),
         "multimodal": req.multimodal_inputs is not None,
         "input_embeddings": req.input_embeds is not None or req.positional_embed_overrides is not None,
         "engine_session": req.session is not None,

@@ -15,7 +15,9 @@ from hive.request_checks import (
     Limits,
     check_chat,
     check_completion,
+    check_decode,
     check_generate,
+    check_prefill,
     check_render,
     check_vertex,
 )
@@ -30,6 +32,8 @@ CHECKED: dict[str, Callable[[Any, Limits], None]] = {
     "/invocations": check_chat,
     VERTEX: check_vertex,
     "/hive/render": check_render,
+    "/hive/prefill": check_prefill,
+    "/hive/decode": check_decode,
 }
 """Routes whose bodies are checked field by field, each by its function."""
 

@@ -20,6 +20,7 @@ from hive.logits_cache.distinct import DistinctSample
 from hive.server_args import HiveServerArgs
 from sglang_patches import replay
 from sglang_patches.cache_memory import IDLE_LOOPS, CacheMemory
+from sglang_patches.control import CONTROL_PREFIX
 from sglang_patches.events import live_events
 from sglang_patches.mem_cache_registry import agent_aware, registry_of
 from sglang_patches.metrics import SchedulerMetrics
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
     from sglang.srt.managers.scheduler import Scheduler
 
-CONTROL_PREFIX = "hive:"
-"""Marks Hive's messages on the one control channel that carries JSON both ways (``/dumper``)."""
-
 LEAST_PROBABILITY = 1e-300
 """What a drawn token is said to have where rounding left it without any."""
 
@@ -71,6 +69,10 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
     self.hive = SchedulerState(agents, tree, cache, metrics, args.share_tenants, [], [])
     self.hive.live = live_events(self, args)
     self.hive.memory = CacheMemory.of(self, cache, args.min_free_host_bytes)
+    if args.kv_segments:
+        from sglang_patches import kv_segments
+
+        self.hive.kv = kv_segments.start(self)
     by_contribution = args.schedule == "contribution"
     self.policy.hive_order = ContributionOrder(agents, args.schedule_max_passes) if by_contribution else None
 
@@ -95,6 +97,8 @@ def around_add_request_to_queue(
         keep_apart(req)
     if state.live is not None:
         state.live.sessions.arrived(session, agent, tag_of(req).get("state"))
+    if state.kv is not None:
+        state.kv.arrived(req)
     reason = bypass_reason(self, req)
     if state.cache is None or reason is not None:
         if state.cache is not None and reason is not None:
@@ -324,9 +328,11 @@ def after_update_weights(_result: Any, self: Any, *_args: Any, **_kwargs: Any) -
 
     ``self`` is the scheduler's weight updater.
     """
-    cache: LogitsCache | None = self.scheduler.hive.cache
-    if cache is not None:
-        cache.flush()
+    state: SchedulerState = self.scheduler.hive
+    if state.cache is not None:
+        state.cache.flush()
+    if state.kv is not None:
+        state.kv.forget()
 
 
 def after_flush_cache(success: bool, self: Scheduler, *_args: Any, **_kwargs: Any) -> bool:
@@ -375,6 +381,8 @@ def _control(state: SchedulerState, operation: str, body: dict[str, Any]) -> dic
         session = qualified(tenant, body["session"]) if "session" in body else None
         state.agents.register(qualified(tenant, body["name"]), body.get("description", ""), session)
         return {}
+    if operation == "drop_messages":
+        return {"dropped": state.kv.drop(tenant, body["messages"]) if state.kv is not None else 0}
     if operation == "end_session":
         session = qualified(tenant, body["session"])
         if state.tree is not None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from hive.request_checks import check_request_object
 from hive.request_tag import MAX_SAMPLE, RequestError, header_tag
-from sglang_patches.request_state import PROBABILITY_KEY, REPEATS_KEY, REPLAYED_KEY
+from sglang_patches.request_state import KV_KEY, PROBABILITY_KEY, REPEATS_KEY, REPLAYED_KEY
 
 
 def around_generate_request(
@@ -42,11 +42,15 @@ async def _annotated(
         "tenant" in _tag(obj, at) for at in range(_sets(obj))
     ):
         raise RequestError("session_params", "must not be set by a tenant: SGLang's sessions are everybody's")
+    segments = manager.hive_segments
+    declared = await segments.prepare(obj) if segments is not None and hasattr(obj, "text") else None
     async with aclosing(original(manager, obj, request)) as answers:
         async for answer in answers:
             for index, item in enumerate(answer if isinstance(answer, list) else [answer]):
                 if isinstance(item, dict) and "completion_tokens" in item.get("meta_info", {}):
                     _annotate(item["meta_info"], _tag(obj, item.get("index", index)))
+                    if declared is not None:
+                        segments.answered(obj, declared, item["meta_info"])
             yield answer
 
 
@@ -75,7 +79,7 @@ def _annotate(meta_info: dict[str, Any], tag: dict[str, Any]) -> None:
     replayed = sum(mark is not None for mark in meta_info.pop(REPLAYED_KEY, ()))
     generated = meta_info["completion_tokens"] - replayed
     meta_info["hive"] = done = {**tag, "tokens_replayed": replayed, "tokens_generated": generated}
-    for key, name in ((PROBABILITY_KEY, "log_probability"), (REPEATS_KEY, "repeats")):
+    for key, name in ((PROBABILITY_KEY, "log_probability"), (REPEATS_KEY, "repeats"), (KV_KEY, "kv")):
         said = [value for value in meta_info.pop(key, ()) if value is not None]
         if said:
             done[name] = said[-1]

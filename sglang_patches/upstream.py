@@ -97,6 +97,11 @@ BEFORE_FORWARD = Change(
     "before a forward pass",
     "A callback with a batch before its forward pass, which may ask to have the last batch's result first.",
 )
+PLACED_KV = Change(
+    "KV that is placed",
+    "A callback with each batch on the stream of its forward pass, which may copy KV, change positions, and have rows "
+    "computed whose KV has slots already.",
+)
 JOIN = Change(
     "joining the decode batch",
     "A public way into the decode batch for a request whose KV is all resident; disaggregation has one.",

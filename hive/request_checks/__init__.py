@@ -9,6 +9,8 @@ the body, which SGLang ignores.
 Every function takes decoded JSON and raises :class:`RequestError`, which names the first field at fault.
 """
 
+from hive.request_checks.choreography import check_decode as check_decode
+from hive.request_checks.choreography import check_prefill as check_prefill
 from hive.request_checks.engine import check_generate as check_generate
 from hive.request_checks.engine import check_request_object as check_request_object
 from hive.request_checks.engine import check_vertex as check_vertex

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hive.kv_segments.request import SEGMENTS_FIELD, spans_request
+from hive.kv_segments.separator import SEPARATOR
 from hive.media_checks import check_media
 from hive.request_checks.batches import (
     check_all,
@@ -132,16 +134,17 @@ def _check_engine_fields(fields: Mapping[str, Any], limits: Limits) -> int | Non
                 "sampling_params", f"must have one object per prompt, got {len(params)} for {size} prompts"
             )
         for index, item in enumerate(params):
-            _check_sampling_params(f"sampling_params[{index}]", item, limits)
+            check_sampling_params(f"sampling_params[{index}]", item, limits)
         answers = {item.get("n", 1) for item in params}
         if len(answers) > 1:
             raise RequestError("sampling_params", "must have the same n for every prompt")
         n = params[0].get("n") if params else None
     elif params is not None:
-        _check_sampling_params("sampling_params", params, limits)
+        check_sampling_params("sampling_params", params, limits)
         n = params.get("n")
     else:
         n = None
+    _check_segments(fields, size)
     check_fanout("sampling_params.n", prompts, n, limits)
     check_rid(fields.get("rid"), size, limits)
     check_all_per_prompt(fields, PER_PROMPT_FIELDS, size, limits)
@@ -186,7 +189,12 @@ def _count_embeddings(field: str, value: Any, limits: Limits) -> tuple[int, bool
     return (len(value) if batch else 1), batch
 
 
-def _check_sampling_params(field: str, params: Any, limits: Limits) -> None:
+def check_sampling_params(field: str, params: Any, limits: Limits) -> None:
+    """Check an object of the engine's sampling parameters.
+
+    Raises:
+        RequestError: naming the field and its rule.
+    """
     for name, value in as_object(field, params).items():
         if value is None and name in limits.unset_params:
             continue
@@ -204,6 +212,25 @@ def _check_sampling_params(field: str, params: Any, limits: Limits) -> None:
     if len(grammars) > 1:
         raise RequestError(f"{field}.{grammars[0]}", f"must not be combined with {', '.join(grammars[1:])}")
     check_min_tokens(params, "min_new_tokens", ("max_new_tokens",), f"{field}.")
+
+
+def _check_segments(fields: Mapping[str, Any], size: int | None) -> None:
+    """That declared spans are among the tokens of one prompt; all else of them is checked with the parameters."""
+    params = fields.get("sampling_params")
+    for item in params if isinstance(params, list) else [params or {}]:
+        spec = (item.get("custom_params") or {}).get(SEGMENTS_FIELD)
+        if spec is None:
+            continue
+        field = f"sampling_params.custom_params.{SEGMENTS_FIELD}"
+        if size is not None:
+            raise RequestError(field, "must not be set for a batch: send one request per prompt")
+        ids = fields.get("input_ids")
+        if ids is None and spec.get("spans"):
+            raise RequestError(
+                f"{field}.spans", f"needs input_ids; text has {SEPARATOR} between its segments"
+            )
+        if ids is not None:
+            spans_request(spec, len(ids), field)
 
 
 _GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")

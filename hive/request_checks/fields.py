@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hive.kv_segments.request import KV_FIELD, SEGMENTS_FIELD, spans_request
 from hive.request_checks.limits import INT32_MAX, INT64_MAX, Check, Limits
 from hive.request_tag import RequestError, RequestTag, shown, shown_key
 
@@ -126,6 +127,12 @@ def check_custom_params(field: str, value: Any, limits: Limits) -> None:
         if key == "hive":
             if item is not None:
                 RequestTag.parse(item, name)
+        elif key == SEGMENTS_FIELD:
+            if not limits.kv_segments:
+                raise RequestError(name, "needs a server with --hive-kv-segments")
+            spans_request(item, limits.context_length, name)
+        elif key == KV_FIELD:
+            raise RequestError(name, f"is internal to the server: declare segments in {SEGMENTS_FIELD}")
         elif key.startswith("__"):
             raise RequestError(name, "is reserved: keys must not begin with two underscores")
         elif isinstance(item, list):

@@ -21,6 +21,8 @@ class Limits:
     """The same for Hive's own routes, whose bodies are small."""
     unset_params: frozenset[str] = frozenset()
     """Sampling parameters that the engine's endpoints name though no request may set them."""
+    kv_segments: bool = False
+    """Whether the server keeps segments, so that requests may declare some."""
     media_files: bool = False
     """Whether requests may name files of the server as images, audio and video."""
     max_n: int = 128

@@ -1,0 +1,138 @@
+"""The segment store in a scheduler process: whether it can be had, and how it is put together."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from hive.kv_segments.rotation import UnsupportedRope
+from hive.kv_segments.slots import KvSlots
+from hive.server_args import HiveServerArgs
+from sglang_patches.model_runner import KvForward
+from sglang_patches.rotary_embedding import rope_of
+from sglang_patches.segmented_cache import SegmentedRadixCache
+from sglang_patches.virtual_rows import BACKENDS
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.scheduler import Scheduler
+    from sglang.srt.mem_cache.registry import TreeCacheBuildContext
+
+logger = logging.getLogger(__name__)
+
+FLAG = "--hive-kv-segments"
+
+
+class UnsupportedServer(ValueError):
+    """What this server serves, or how, does not go with the segment store."""
+
+
+def build_cache(ctx: TreeCacheBuildContext, args: HiveServerArgs, **of_hive: Any) -> SegmentedRadixCache:
+    """The radix cache with a segment store beside it.
+
+    Raises:
+        UnsupportedServer: naming what does not go with it.
+    """
+    pool = ctx.params.token_to_kv_pool_allocator
+    kv = pool.get_kvcache()
+    _require_plain_kv(kv)
+    bytes_per_token = sum(layer[0].nbytes for layer in (*kv.k_buffer, *kv.v_buffer))
+    capacity = args.kv_segments_bytes // bytes_per_token or pool.size // 2
+    if capacity > pool.size:
+        raise UnsupportedServer(
+            f"--hive-kv-segments-bytes asks for {capacity} tokens, and the KV pool has {pool.size}"
+        )
+    host = args.kv_segments_host_bytes // bytes_per_token
+    logger.info("Hive: KV of segments takes up to %d tokens on the device, %d on the host", capacity, host)
+    return SegmentedRadixCache(ctx.params, capacity=capacity, host_capacity=host, **of_hive)
+
+
+def _require_plain_kv(kv: Any) -> None:
+    """Raise UnsupportedServer unless a pool has keys and values of every layer, as they were computed."""
+    from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+
+    if type(kv) is not MHATokenToKVPool:
+        raise UnsupportedServer(
+            f"{FLAG} needs a model with keys and values of their own in every layer, kept as they were computed "
+            f"(multi-head or grouped-query attention); this server's KV pool is a {type(kv).__name__}"
+        )
+
+
+def require(server_args: Any, model_config: Any) -> None:
+    """Whether a server with these arguments can have a segment store.
+
+    Raises:
+        UnsupportedServer: naming what does not go with it, and what to do.
+    """
+    from sglang.srt.configs.model_config import AttentionArch
+
+    prefill, decode = server_args.get_attention_backends()
+    reasons = (
+        (
+            model_config.attention_arch == AttentionArch.MLA,
+            "the model has multi-head latent attention, whose keys have no position to be moved from",
+        ),
+        (
+            model_config.is_hybrid_swa or getattr(model_config, "sliding_window_size", None) is not None,
+            "the model has sliding windows: moved KV would leave its window",
+        ),
+        (
+            server_args.kv_cache_dtype not in ("auto", "bfloat16", "bf16", "float32", "float16"),
+            f"--kv-cache-dtype {server_args.kv_cache_dtype} quantises KV, and every move would round it again. Leave "
+            "it out",
+        ),
+        (
+            server_args.speculative_algorithm is not None,
+            f"--speculative-algorithm {server_args.speculative_algorithm} keeps KV of its own for drafts. Leave it out",
+        ),
+        (
+            (server_args.page_size or 1) != 1,
+            f"--page-size {server_args.page_size}: segments begin at any token. Leave it at 1",
+        ),
+        (
+            server_args.tp_size > 1,
+            "--tp-size above 1 is not done yet. Put a router in front of several servers",
+        ),
+        (
+            server_args.dp_size > 1,
+            "--dp-size above 1: a message is known to one rank alone. Put a router in front of several servers",
+        ),
+        (server_args.pp_size > 1, "--pp-size above 1 is not done yet"),
+        (
+            server_args.disaggregation_mode != "null",
+            "--disaggregation-mode: messages have to be where they are decoded",
+        ),
+        (
+            server_args.disable_radix_cache,
+            "--disable-radix-cache leaves out the cache that segments are kept beside",
+        ),
+        (
+            server_args.enable_hierarchical_cache,
+            "--enable-hierarchical-cache has another cache; --hive-kv-segments-host-bytes keeps segments on the host",
+        ),
+        (
+            {prefill, decode} - set(BACKENDS),
+            f"--attention-backend must be {' or '.join(BACKENDS)}, got {prefill}",
+        ),
+    )
+    if found := next((reason for holds, reason in reasons if holds), None):
+        raise UnsupportedServer(f"{FLAG} cannot be had: {found}")
+
+
+def start(scheduler: Scheduler) -> KvForward | None:
+    """Give the model runner what it needs to move KV and to compute virtual rows; None without the store.
+
+    Raises:
+        UnsupportedServer: where the model turns its keys in a way that cannot be followed.
+    """
+    cache = scheduler.tree_cache
+    if not isinstance(cache, SegmentedRadixCache):
+        return None
+    runner = scheduler.tp_worker.model_runner
+    require(scheduler.server_args, scheduler.model_config)
+    kv = runner.token_to_kv_pool
+    try:
+        rope = rope_of(runner.model, scheduler.model_config.hf_text_config)
+    except UnsupportedRope as error:
+        raise UnsupportedServer(f"{FLAG} cannot be had: {error}") from None
+    forward = runner.hive_kv = KvForward(runner, cache, KvSlots(kv.k_buffer, kv.v_buffer, rope))
+    return forward

@@ -1,0 +1,143 @@
+"""Hook on ``ModelRunner.forward``: before a batch goes through the model, the KV that it reads is put in place.
+
+All of it runs on the stream of the forward pass, in the order in which the scheduler decided it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hive.kv_segments.plan import runs_of
+from hive.kv_segments.request import KV_FIELD, KvRequest
+from hive.kv_segments.segment import HostCopy
+from hive.kv_segments.slots import KvSlots
+from hive.kv_segments.store import Move
+from sglang_patches.kv_state import KvState
+from sglang_patches.request_state import KV_KEY, tag_of
+from sglang_patches.virtual_rows import VirtualRows
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+    from sglang.srt.model_executor.model_runner import ModelRunner
+
+    from sglang_patches.segmented_cache import SegmentedRadixCache
+
+
+class KvForward:
+    """What one scheduler process does for its segment store before each forward pass."""
+
+    def __init__(self, runner: ModelRunner, cache: SegmentedRadixCache, slots: KvSlots) -> None:
+        self._runner = runner
+        self._cache = cache
+        self._store = cache.store
+        self._slots = slots
+        self.states: dict[str, KvState] = {}
+        """By request id: requests that take part and are not over."""
+
+    # Requests and messages, as the scheduler sees them come and go.
+
+    def arrived(self, req: Req) -> None:
+        """Attach to a request what it asks of the store, if it does."""
+        wire = (req.sampling_params.custom_params or {}).get(KV_FIELD)
+        if wire is None:
+            return
+        tenant = tag_of(req).get("tenant") or ""
+        state = KvState.of(KvRequest.of_wire(wire), tenant, req.lora_id or "", req.origin_input_ids)
+        req.hive.kv = self.states[req.rid] = state
+        req.customized_info = {**(req.customized_info or {}), KV_KEY: [state.said]}
+
+    def departed(self, req: Req) -> None:
+        """A request is over; one that never ran may still have a lease."""
+        state: KvState | None = req.hive.kv
+        if state is not None and self.states.get(req.rid) is state:
+            del self.states[req.rid]
+            self._cache.let_go(state)
+
+    def drop(self, tenant: str | None, messages: Sequence[str]) -> int:
+        """Messages are deleted; how many were in the store."""
+        gone = {f"message:{message}" for message in messages}
+        keys = [s.key for s in self._store if s.key.tenant == (tenant or "") and s.key.name in gone]
+        return sum(self._store.drop(key) for key in keys)
+
+    def forget(self) -> None:
+        """The weights have changed: no encoding is of use any more."""
+        for segment in self._store:
+            self._store.drop(segment.key)
+
+    # The forward pass.
+
+    def prepare(self, batch: ForwardBatch, forward: Callable[[ForwardBatch], Any]) -> None:
+        """Copy what the store has noted, compute virtual rows, and shift the batch's own positions.
+
+        Args:
+            batch: about to go through the model.
+            forward: the engine's own forward pass.
+        """
+        self._move()
+        if not self.states or not batch.rids:
+            return
+        known = [self.states.get(rid) for rid in batch.rids]
+        if not any(known):
+            return
+        if batch.forward_mode.is_extend():
+            self._compute(VirtualRows(self._runner, batch, known, forward), known)
+        self._shift(batch, known)
+
+    def _move(self) -> None:
+        noted, self._store.pending = self._store.pending, []
+        for item in noted:
+            if not isinstance(item, Move):
+                item.target.kv = self._slots.read(item.source)
+            elif isinstance(item.source, HostCopy):
+                kv, part = item.source.kv, slice(item.offset, item.offset + len(item.target))
+                self._slots.write(
+                    dataclasses.replace(kv, keys=kv.keys[:, part], values=kv.values[:, part]),
+                    item.target,
+                    item.delta,
+                )
+            else:
+                self._slots.copy(item.source, item.target, item.delta)
+
+    def _compute(self, rows: VirtualRows, known: Sequence[KvState | None]) -> None:
+        """What requests that are new in the batch need to be computed before their own rows."""
+        runs = []
+        for row, state in enumerate(known):
+            lease = state.lease if state is not None else None
+            if state is None or lease is None or not lease.waiting:
+                continue
+            lease.waiting = False
+            mine = lease.runs
+            if state.corrector.probes and lease.placed:
+                chosen = state.corrector.select(lease.placed, rows.deviation(row, lease))
+                rows.take(row, chosen, lease.spare)
+                mine = runs_of(lease.pieces, chosen)
+                state.said["placed"] -= len(chosen)
+                state.said["recomputed"] += len(chosen)
+            runs += [rows.of(row, run) for run in mine]
+        rows.compute(runs)
+
+    def _shift(self, batch: ForwardBatch, known: Sequence[KvState | None]) -> None:
+        """Move the tokens behind the messages of a choreography to where its call has them."""
+        shifts = [state.request.shift if state is not None else 0 for state in known]
+        if not any(shifts):
+            return
+        of_tokens = torch.tensor(shifts, dtype=batch.positions.dtype)
+        if batch.forward_mode.is_extend():
+            of_tokens = of_tokens.repeat_interleave(torch.tensor(batch.extend_seq_lens_cpu))
+        batch.positions = batch.positions + of_tokens.to(batch.positions.device, non_blocking=True)
+
+
+def around_forward(
+    original: Callable[..., Any], self: ModelRunner, forward_batch: ForwardBatch, *args: Any, **kwargs: Any
+) -> Any:
+    """Put the KV in place first, where there is a segment store."""
+    kv: KvForward | None = getattr(self, "hive_kv", None)
+    if kv is not None:
+        kv.prepare(forward_batch, functools.partial(original, self))
+    return original(self, forward_batch, *args, **kwargs)

@@ -1,0 +1,224 @@
+"""Middle positions of requests, computed as rows of an ordinary extend batch.
+
+A *virtual row* is a run of positions of a request: it has the request's row of slots, all that is before the run as
+its prefix, and slots that exist already.  Rows of one pass go through the layers together, and the attention backend
+writes the KV of all of them before any attends; so what is computed again is computed as a full prefill would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hive.kv_segments.plan import Run, passes
+from sglang_patches.kv_state import KvState, Lease
+
+if TYPE_CHECKING:
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+    from sglang.srt.model_executor.model_runner import ModelRunner
+
+BACKENDS = ("torch_native", "triton", "flashinfer")
+"""Attention backends that write KV before they read it, and attend to it through the table of slots; flashinfer does
+where its prefill is paged."""
+
+CHECK_LAYER = 1
+"""Where CacheBlend looks for deviations.  Keys and values of layer 0 depend on nothing but the token and its position,
+so up to here the placed ones can be read as they are, and nothing has to be written."""
+
+NOWHERE = 0
+"""The slot that SGLang keeps for padding: what is written there is never read."""
+
+
+class VirtualRows:
+    """Virtual rows of the requests in one extend batch."""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        batch: ForwardBatch,
+        states: Sequence[KvState | None],
+        forward: Callable[[ForwardBatch], Any],
+    ) -> None:
+        """``states`` are those of the batch's requests, ``forward`` is the engine's own forward pass."""
+        self._runner = runner
+        self._batch = batch
+        self._states = states
+        self._forward = forward
+        self._table = runner.req_to_token_pool.req_to_token
+        args = runner.server_args
+        self._most_tokens = args.chunked_prefill_size or 0
+        if self._most_tokens < 1:
+            self._most_tokens = args.max_prefill_tokens
+        # The buffers of attention backends have room for no more.
+        self._most_rows = runner.max_running_requests
+
+    @staticmethod
+    def of(row: int, run: Run) -> Run:
+        """A run of the request in a row of the batch."""
+        return dataclasses.replace(run, row=row)
+
+    def compute(self, runs: Sequence[Run]) -> None:
+        """Compute runs, those of one request in ascending order, into the slots that their requests' rows name."""
+        for part in passes(runs, self._most_rows, self._most_tokens):
+            self._pass(part, [True] * len(part))
+
+    def take(self, row: int, chosen: Sequence[int], slots: torch.Tensor) -> None:
+        """Put slots of its own into a request's row, where tokens are chosen to be computed again."""
+        request = self._batch.req_pool_indices[row]
+        at = torch.tensor(chosen, dtype=torch.int64, device=self._table.device)
+        self._table[request, at] = slots[: len(chosen)].to(self._table.dtype)
+
+    def deviation(self, row: int, lease: Lease) -> NDArray[np.float32]:
+        """How far the placed values are off at the check layer: squared distances, float32 [placed tokens]."""
+        placed = {run.start for run in lease.placed}
+        runs = [run for run in lease.runs if run.start not in placed]
+        runs += [Run(p.start, p.end, p.position) for p in lease.pieces if p.source is not None]
+        runs.sort(key=lambda run: run.start)
+        found = []
+        for part in passes([self.of(row, run) for run in runs], self._most_rows, self._most_tokens):
+            # What is cut off a run begins behind the run's first token, but in the same run.
+            written = [not any(run.start <= cut.start < run.end for run in lease.placed) for cut in part]
+            fresh = self._values(part, written)
+            at = 0
+            for cut, computed in zip(part, written, strict=True):
+                if not computed:
+                    slots = self._table[self._batch.req_pool_indices[row], cut.start : cut.end].long()
+                    kept = self._runner.token_to_kv_pool.get_value_buffer(CHECK_LAYER)[slots]
+                    distance = fresh[at : at + len(cut)].reshape(kept.shape).float() - kept.float()
+                    found.append(distance.square().sum((1, 2)))
+                at += len(cut)
+        deviations: NDArray[np.float32] = torch.cat(found).float().cpu().numpy()
+        return deviations
+
+    def _values(self, part: Sequence[Run], written: Sequence[bool]) -> torch.Tensor:
+        """Values at the check layer as they are in this context, [tokens, ...]; the pass ends there."""
+        caught: list[torch.Tensor] = []
+
+        def catch(_attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            caught.append(args[2] if len(args) > 2 else kwargs["v"])
+            raise _Caught
+
+        handle = attention_layer(self._runner.model, CHECK_LAYER).register_forward_pre_hook(
+            catch, with_kwargs=True
+        )
+        try:
+            with contextlib.suppress(_Caught):
+                self._pass(part, written)
+        finally:
+            handle.remove()
+        return caught[0]
+
+    def _pass(self, part: Sequence[Run], written: Sequence[bool]) -> None:
+        """One forward pass over virtual rows; the KV of those that are not ``written`` goes nowhere."""
+        rows = self._batch_of(part, written)
+        adapters = self._runner.lora_manager if self._runner.server_args.enable_lora else None
+        with _eager(self._runner), _paged(self._runner.attn_backend):
+            try:
+                if adapters is not None:
+                    adapters.prepare_lora_batch(rows)
+                self._forward(rows)
+            finally:
+                if adapters is not None:
+                    adapters.prepare_lora_batch(self._batch)
+
+    def _batch_of(self, part: Sequence[Run], written: Sequence[bool]) -> ForwardBatch:
+        from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+
+        batch, device = self._batch, self._batch.input_ids.device
+        lengths, ends = [len(run) for run in part], [run.end for run in part]
+        prefixes = [run.start for run in part]
+        indices, positions, tokens, whose = [], [], [], []
+        for number, run in enumerate(part):
+            state = self._states[run.row]
+            assert state is not None
+            indices.append(torch.arange(run.start, run.end))
+            positions.append(torch.arange(run.position, run.position + len(run)))
+            tokens.append(torch.tensor(state.tokens[run.start : run.end], dtype=batch.input_ids.dtype))
+            whose.append(torch.full((len(run),), number))
+        of_token = torch.cat(whose).to(device)
+        requests = batch.req_pool_indices[torch.tensor([run.row for run in part], device=device)]
+        slots = self._table[requests[of_token], torch.cat(indices).to(device)].to(batch.out_cache_loc.dtype)
+        if not all(written):
+            slots = torch.where(torch.tensor(written, device=device)[of_token], slots, NOWHERE)
+        seq_lens_cpu = torch.tensor(ends, dtype=torch.int64)
+
+        def int32(numbers: Sequence[int]) -> torch.Tensor:
+            return torch.tensor(numbers, dtype=torch.int32, device=device)
+
+        return dataclasses.replace(
+            batch,
+            batch_size=len(part),
+            input_ids=torch.cat(tokens).to(device),
+            req_pool_indices=requests,
+            seq_lens=seq_lens_cpu.to(device),
+            seq_lens_cpu=seq_lens_cpu,
+            seq_lens_sum=sum(ends),
+            orig_seq_lens=int32(ends),
+            out_cache_loc=slots,
+            positions=torch.cat(positions).to(device, batch.positions.dtype),
+            extend_num_tokens=sum(lengths),
+            extend_seq_lens=int32(lengths),
+            extend_prefix_lens=int32(prefixes),
+            extend_start_loc=int32([0, *np.cumsum(lengths)[:-1].tolist()]),
+            extend_prefix_lens_cpu=prefixes,
+            extend_seq_lens_cpu=lengths,
+            extend_logprob_start_lens_cpu=lengths,
+            extend_input_logprob_token_ids_gpu=None,
+            num_token_non_padded_cpu=sum(lengths),
+            return_logprob=False,
+            top_logprobs_nums=None,
+            token_ids_logprobs=None,
+            capture_hidden_mode=CaptureHiddenMode.NULL,
+            lora_ids=[batch.lora_ids[run.row] for run in part],
+            rids=[batch.rids[run.row] for run in part],
+            mm_inputs=None,
+        )
+
+
+def attention_layer(model: torch.nn.Module, layer: int) -> torch.nn.Module:
+    """The attention of a layer.
+
+    Raises:
+        LookupError: where the model has no such layer.
+    """
+    from sglang.srt.layers.radix_attention import RadixAttention
+
+    layers: list[torch.nn.Module] = [m for m in model.modules() if isinstance(m, RadixAttention)]
+    for module in layers:
+        if module.layer_id == layer:
+            return module
+    raise LookupError(f"the model has no attention in layer {layer}")
+
+
+class _Caught(Exception):
+    """A probe has what it wanted."""
+
+
+@contextlib.contextmanager
+def _eager(runner: ModelRunner) -> Iterator[None]:
+    """Without the graphs of prefill, which were captured for batches of other kinds."""
+    graphs = runner.prefill_cuda_graph_runner
+    runner.prefill_cuda_graph_runner = None
+    try:
+        yield
+    finally:
+        runner.prefill_cuda_graph_runner = graphs
+
+
+@contextlib.contextmanager
+def _paged(backend: Any) -> Iterator[None]:
+    """With KV written before it is read: flashinfer's other prefill reads a row's own KV from its input."""
+    if not hasattr(backend, "use_paged"):
+        yield
+        return
+    paged, backend.use_paged = backend.use_paged, True
+    try:
+        yield
+    finally:
+        backend.use_paged = paged
