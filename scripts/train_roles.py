@@ -4,6 +4,11 @@
 Writes the adapter in PEFT's format and ``metrics.json`` beside it: what was taught, how the loss fell, and what the
 model knows of held-out questions before and after, by their kind. On one GPU a role takes minutes, and with
 ``--minutes`` no more than so many; ``--tiny`` shows on a CPU that everything works, and teaches nothing to speak of.
+
+``--role choreography`` is another kind: the model runs workflows (``bench.kv_segments.workflows``) on whole prompts,
+and the adapter learns to say the same when messages are encoded once and reused. Then ``metrics.json`` says how near
+it comes on held-out problems. This needs torch and transformers only; ``--minutes`` bounds the training alone, and the
+workflows before it take about as long.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import quantiles
 from typing import Any, NamedTuple
@@ -25,10 +30,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from bench.game24 import prompts
 from bench.game24.puzzles import TEST_SET, TUNING_SET, puzzles
 from bench.game24.rules import Numbers, legal_steps, successors
+from bench.kv_segments.problems import problems
+from bench.kv_segments.workflows import WORKFLOWS
 from bench.roles import game24, rtl
 from bench.roles.example import Question
 from bench.roles.lora import Encoded, Settings, encode, save, train
-from bench.roles.quiz import grade
 
 FURTHER = {"proposer": (25_000, 32), "valuer": (9_000, 24)}
 """Puzzles beyond the game's own, and their largest number. The proposer is to find steps in puzzles that it never met,
@@ -39,18 +45,40 @@ TIMES = 3
 LONGEST = 2_000
 """Tokens of a lesson, which is left out if it has more."""
 
+CHOREOGRAPHY = "choreography"
+
 ROLES = {
     # About eleven times through all puzzles: at thirty it knew them by heart, and found fewer steps in others.
     "proposer": Settings(steps=1600, batch=512, rate=2e-3),
     "valuer": Settings(steps=2400, batch=256, rate=2e-3),
     # Its lessons are a hundred times as long.
     "patcher": Settings(steps=700, batch=32, tokens=32_768),
+    # Up to eight times through all traces, as in the paper.
+    CHOREOGRAPHY: Settings(steps=400, batch=16, tokens=24_576, rate=5e-4),
 }
 TINY = {
     "proposer": Settings(steps=20, batch=8, rank=4),
     "valuer": Settings(steps=20, batch=8, rank=4),
     "patcher": Settings(steps=2, batch=1, rank=4),
+    CHOREOGRAPHY: Settings(steps=3, batch=1, rank=4),
 }
+
+
+class Traced(NamedTuple):
+    """How much is recorded for choreography."""
+
+    taught: int
+    """Problems that every workflow is run on for lessons."""
+    held_out: int
+    """Further ones, to ask about."""
+    max_tokens: int
+    """What a message may take."""
+    together: int
+    """Tokens, with padding, of what is generated together."""
+
+
+TRACED = Traced(300, 40, 128, 400_000)
+TINY_TRACED = Traced(2, 1, 10, 4_000)
 
 
 class Course(NamedTuple):
@@ -71,25 +99,41 @@ def main(argv: Sequence[str] | None = None) -> None:
         **{name: value for name, value in chosen.items() if value is not None},
     )
 
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     if options.base is None:
         from hive.embedded_model import ensure_embedded_model
 
         options.base = ensure_embedded_model()
-    began = time.monotonic()
-    cuda = torch.cuda.is_available()
     tokenizer = AutoTokenizer.from_pretrained(options.base)
+    made = (distilled if options.role == CHOREOGRAPHY else taught)(options, settings, tokenizer)
+    metrics: dict[str, Any] = {"role": options.role, "settings": vars(settings), **made}
+    (options.out / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
+
+
+def base_model(folder: Path) -> Any:
+    """The model that is to be trained, on a GPU if there is one."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    cuda = torch.cuda.is_available()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16 if cuda else torch.float32).to(
+        "cuda" if cuda else "cpu"
+    )
+
+
+def taught(options: argparse.Namespace, settings: Settings, tokenizer: Any) -> dict[str, Any]:
+    """Train a role on lessons with right answers; returns its metrics."""
+    from bench.roles.quiz import grade
+
+    began = time.monotonic()
     rng = random.Random(settings.seed)
     if options.role == "patcher":
         course = patching(tokenizer, rng, tiny=options.tiny)
     else:
         course = playing(options.role, tokenizer, rng, tiny=options.tiny)
     # Afterwards, for lessons are made in processes that are forked.
-    base = AutoModelForCausalLM.from_pretrained(
-        options.base, dtype=torch.bfloat16 if cuda else torch.float32
-    ).to("cuda" if cuda else "cpu")
+    base = base_model(options.base)
     say(f"{len(course.lessons):,} lessons after {time.monotonic() - began:.0f} s")
 
     def ask(model: Any, when: str) -> dict[str, Any]:
@@ -101,23 +145,79 @@ def main(argv: Sequence[str] | None = None) -> None:
         return {kind: found.model_dump() for kind, found in grades.items()}
 
     before = ask(base, "before")
-    taught = time.monotonic()
+    started = time.monotonic()
     model, losses = train(base, course.lessons, settings, say)
-    seconds = time.monotonic() - taught
+    seconds = time.monotonic() - started
     after = ask(model, "after")
     save(model, options.out, options.base_name)
-    metrics: dict[str, Any] = {
-        "role": options.role,
-        "settings": vars(settings),
+    return {
         "lessons": len(course.lessons),
         **course.about,
-        "steps": len(losses),
-        "seconds": round(seconds, 1),
-        "loss": [round(loss, 4) for loss in losses[:: max(1, len(losses) // 100)]],
+        **training(losses, seconds),
         "before": before,
         "after": after,
     }
-    (options.out / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
+
+
+def distilled(options: argparse.Namespace, settings: Settings, tokenizer: Any) -> dict[str, Any]:
+    """Train choreographed workflows to say what they say on whole prompts; returns the metrics."""
+    from bench.roles import low_rank
+    from bench.roles.mimicry import fidelity, teach
+    from bench.roles.traces import record, size_of
+
+    amounts = TINY_TRACED if options.tiny else TRACED
+    if options.problems is not None:
+        amounts = amounts._replace(taught=options.problems)
+    model = base_model(options.base)
+    asked = [problem.text for problem in problems(amounts.taught + amounts.held_out, seed=settings.seed)]
+    lessons, held_out = [], {}
+    began = time.monotonic()
+    for name in options.workflows:
+        traces = record(
+            model,
+            tokenizer,
+            WORKFLOWS[name],
+            asked,
+            max_tokens=amounts.max_tokens,
+            batch_tokens=amounts.together,
+            seed=settings.seed,
+        )
+        say(f"{name}: {len(traces):,} traces after {time.monotonic() - began:.0f} s")
+        lessons += traces[: amounts.taught]
+        held_out[name] = traces[amounts.taught :]
+    recorded = time.monotonic() - began
+
+    def ask(when: str) -> dict[str, Any]:
+        grades = {name: fidelity(model, traces) for name, traces in held_out.items()}
+        for name, found in grades.items():
+            say(f"{when}, {name}: {found}")
+        return {name: asdict(found) for name, found in grades.items()}
+
+    before = ask("before")
+    started = time.monotonic()
+    losses = teach(model, lessons, settings, say)
+    seconds = time.monotonic() - started
+    after = ask("after")
+    low_rank.save(model, options.out, options.base_name)
+    return {
+        "workflows": options.workflows,
+        "traces": len(lessons),
+        "max_tokens": amounts.max_tokens,
+        "tokens_of_a_trace": quantiles([size_of(trace) for trace in lessons], n=10),
+        "seconds_of_workflows": round(recorded, 1),
+        **training(losses, seconds),
+        "before": before,
+        "after": after,
+    }
+
+
+def training(losses: Sequence[float], seconds: float) -> dict[str, Any]:
+    """What metrics say of it."""
+    return {
+        "steps": len(losses),
+        "seconds": round(seconds, 1),
+        "loss": [round(loss, 4) for loss in losses[:: max(1, len(losses) // 100)]],
+    }
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -143,13 +243,31 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         ("seed", int, "same seed, same lessons (default: 0)"),
     ):
         parser.add_argument(f"--{name}", type=kind, metavar=name[0].upper(), help=meaning)
+    parser.add_argument(
+        "--workflows",
+        nargs="+",
+        choices=tuple(WORKFLOWS),
+        metavar="NAME",
+        help=f"for choreography, which ones one adapter is trained for (default: {' '.join(WORKFLOWS)})",
+    )
+    parser.add_argument(
+        "--problems",
+        type=int,
+        metavar="N",
+        help=f"for choreography, how many each workflow is run on for lessons (default: {TRACED.taught})",
+    )
     parser.add_argument("--tiny", action="store_true", help="few lessons, few steps")
     options = parser.parse_args(argv)
-    for name in ("steps", "batch", "tokens", "minutes", "rate", "rank"):
+    for name in ("steps", "batch", "tokens", "minutes", "rate", "rank", "problems"):
         if (given := getattr(options, name)) is not None and not given > 0:
             parser.error(f"--{name} must be above 0, got {given}")
+    if options.role != CHOREOGRAPHY:
+        for name in ("workflows", "problems"):
+            if getattr(options, name) is not None:
+                parser.error(f"--{name} is for --role {CHOREOGRAPHY}")
+    options.workflows = list(dict.fromkeys(options.workflows or WORKFLOWS))
     # At once, and not when the lessons are made.
-    if importlib.util.find_spec("peft") is None:
+    if options.role != CHOREOGRAPHY and importlib.util.find_spec("peft") is None:
         parser.error("peft is not installed. Run: uv pip install 'hive[train]'")
     return options
 

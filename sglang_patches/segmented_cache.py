@@ -12,7 +12,7 @@ on such KV enters the tree.  What it leaves behind goes to the store, or is free
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ from hive.kv_segments.request import Keep, WireSpan
 from hive.kv_segments.segment import EncodedSegment, Placement, SegmentKey
 from hive.kv_segments.store import IntegrityError, Move, SegmentStore
 from sglang_patches.kv_state import KvState, Lease, state_of
-from sglang_patches.radix_cache import HiveRadixCache
+from sglang_patches.radix_cache import HiveRadixCache, subtree
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -401,15 +401,12 @@ class SegmentedRadixCache(HiveRadixCache):
     def check_integrity(self) -> None:
         super().check_integrity()
         self.store.check_integrity()
-        used = torch.cat([torch.zeros(0, dtype=torch.int64), *(slots.cpu() for slots in self.store.slots())])
-        tree = self.all_values_flatten().cpu()
-        free = torch.cat(
-            [self.token_to_kv_pool_allocator.free_pages, self.token_to_kv_pool_allocator.release_pages]
-        ).cpu()
-        for what, others in (("the tree", tree), ("the free slots", free)):
-            both = int(torch.isin(used, others).sum())
-            if both:
-                raise IntegrityError(f"{both} slots are the store's, and in {what} as well")
+        pool = self.token_to_kv_pool_allocator
+        used = _all(self.store.slots())
+        tree = [node.value for node in subtree(self.root_node)[1:] if node.value is not None]
+        for what, others in (("the tree", tree), ("the free slots", [pool.free_pages, pool.release_pages])):
+            if both := used & _all(others):
+                raise IntegrityError(f"{len(both)} slots are the store's, and in {what} as well")
 
     def summary(self) -> dict[str, Any]:
         return {**super().summary(), "segments": self.store.summary()}
@@ -438,6 +435,10 @@ class _Intervals:
         for first, behind in self._runs:
             rest += [(first, min(behind, start)), (max(first, end), behind)]
         self._runs = [(first, behind) for first, behind in rest if first < behind]
+
+
+def _all(slots: Iterable[torch.Tensor]) -> set[int]:
+    return {slot for part in slots for slot in part.tolist()}
 
 
 def _all_chosen(piece: Piece[EncodedSegment], chosen: Sequence[int]) -> bool:

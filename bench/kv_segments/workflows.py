@@ -16,7 +16,7 @@ import asyncio
 import re
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
 from bench.kv_segments.problems import answer_in
@@ -66,6 +66,22 @@ class Choreographer(Protocol[M]):
 
         ``name`` says who speaks, and differs between the calls of a workflow.
         """
+        ...
+
+
+class Workflow(Protocol):
+    """What the programs here have in common."""
+
+    def __call__(
+        self,
+        io: Choreographer[M],
+        problem: str,
+        *,
+        max_tokens: int = ...,
+        temperature: float = ...,
+        seed: int = ...,
+    ) -> Awaitable[str]:
+        """Work on a problem; each call generates at most ``max_tokens``. Returns the text of the result."""
         ...
 
 
@@ -290,6 +306,14 @@ async def iterative_debate(
             if stop_early and re.match(r"\W*yes\b", verdict, re.IGNORECASE):
                 break
     return await moderated(_ASK_DECISION, "Decision:", max_tokens, "decision")
+
+
+WORKFLOWS: Final[Mapping[str, Workflow]] = {
+    "tot": tree_of_thoughts,
+    "parallel": parallel_debate,
+    "iterative": iterative_debate,
+}
+"""By their short names."""
 
 
 def elected(ballots: Sequence[str], candidates: int) -> int:

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,14 +33,17 @@ class Reading:
 
     rows: Tensor
     """[m, q] int64, which tokens of the batch read; padded at the end of each row."""
-    real: Tensor
-    """[m, q] bool, which of them are no padding."""
     keys: Tensor
     """[m, k] int64, the tokens that are read: those of the parents, then the message's own."""
     at: Tensor
     """[m, k] int64, where they stand in the call."""
     visible: Tensor
-    """[m, 1, q, k] bool, which key each token sees; at least one, so that padding is nothing that is no number."""
+    """[m, q, k] bool, which key each token sees; at least one, so that padding is nothing that is no number."""
+
+    def mask(self, sharing: int, dtype: torch.dtype) -> Tensor:
+        """What is added to the scores of so many heads that share a key, [m, 1, sharing * q, k]."""
+        hidden = torch.zeros(self.visible.shape, dtype=dtype, device=self.visible.device)
+        return hidden.masked_fill_(~self.visible, -torch.inf).repeat(1, sharing, 1)[:, None]
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Plan:
     """[t] int64, where each stands in the call that makes it."""
     readings: list[Reading]
     order: Tensor
-    """[t] int64, for each token its place among the real ones of all readings, one after the other."""
+    """[t] int64, for each token its place among the rows of all readings, one after the other, padding counted."""
     before: Tensor
     """[n] int64, the tokens behind which the output tokens of the decodes come."""
     output: Tensor
@@ -102,18 +105,23 @@ def plan(traces: Sequence[Trace], device: torch.device) -> Plan:
         )
         for some in alike.values()
     ]
-    reads = torch.cat([reading.rows[reading.real] for reading in readings])
+    order = torch.empty(ends[-1], dtype=torch.long)
+    place = 0
+    for some, reading in zip(alike.values(), readings, strict=True):
+        for number in some:
+            order[firsts[number] : ends[number]] = place + torch.arange(ends[number] - firsts[number])
+            place += reading.rows.shape[1]
     outputs = [
-        (firsts[number] + call.given - 1 + place, token)
+        (firsts[number] + call.given - 1 + behind, token)
         for number, (_, call) in enumerate(calls)
-        for place, token in enumerate(call.output)
+        for behind, token in enumerate(call.output)
     ]
     before, output = torch.tensor(outputs, dtype=torch.long, device=device).reshape(-1, 2).unbind(1)
     return Plan(
         ids=torch.tensor([token for _, call in calls for token in call.tokens], device=device),
         positions=torch.cat([_positions(call) for _, call in calls]).to(device),
         readings=readings,
-        order=reads.argsort(),
+        order=order.to(device),
         before=before,
         output=output,
     )
@@ -127,18 +135,15 @@ def _reading(
     contexts: Sequence[tuple[list[int], list[int]]], own: Sequence[range], device: torch.device
 ) -> Reading:
     rows = padded(own, device)
-    lengths = torch.tensor([len(some) for some in own], device=device)
-    places = torch.arange(rows.shape[1], device=device)
     keys = padded([keys for keys, _ in contexts], device)
     # Those of the parents are seen by all, and of its own a token sees those up to itself.
-    of_parents = torch.tensor([len(keys) for keys, _ in contexts], device=device) - lengths
-    last_seen = of_parents[:, None] + places
+    of_parents = [len(keys) - len(some) for (keys, _), some in zip(contexts, own, strict=True)]
+    last_seen = torch.tensor(of_parents, device=device)[:, None] + torch.arange(rows.shape[1], device=device)
     return Reading(
         rows=rows,
-        real=places < lengths[:, None],
         keys=keys,
         at=padded([at for _, at in contexts], device),
-        visible=(torch.arange(keys.shape[1], device=device) <= last_seen[:, :, None])[:, None],
+        visible=torch.arange(keys.shape[1], device=device) <= last_seen[:, :, None],
     )
 
 
@@ -160,8 +165,13 @@ def _hidden(body: Any, plan: Plan) -> Tensor:
     # In float32, whatever the model's type is: only that is read of the first argument.
     cos, sin = (part[0] for part in body.rotary_emb(torch.zeros((), device=plan.ids.device), everywhere))
     own = cos[plan.positions], sin[plan.positions]
-    of_keys = [(cos[reading.at], sin[reading.at]) for reading in plan.readings]
     hidden: Tensor = body.embed_tokens(plan.ids)
+    # The same at every layer, and kept for the gradient only once.
+    sharing = body.config.num_attention_heads // body.config.num_key_value_heads
+    seen = [
+        _Seen(cos[reading.at], sin[reading.at], reading.mask(sharing, hidden.dtype))
+        for reading in plan.readings
+    ]
     for layer in body.layers:
         attention = layer.self_attn
         normed = layer.input_layernorm(hidden)
@@ -169,21 +179,29 @@ def _hidden(body: Any, plan: Plan) -> Tensor:
         keys = attention.k_proj(normed).unflatten(-1, (-1, size))
         values = attention.v_proj(normed).unflatten(-1, (-1, size))
         read = [
-            _read(reading, queries, keys, values, *angles)
-            for reading, angles in zip(plan.readings, of_keys, strict=True)
+            _read(reading, what, queries, keys, values)
+            for reading, what in zip(plan.readings, seen, strict=True)
         ]
-        hidden = hidden + attention.o_proj(torch.cat(read)[plan.order])
+        hidden = hidden + attention.o_proj(_taken(torch.cat(read), plan.order))
         hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
     return hidden
 
 
-def _read(
-    reading: Reading, queries: Tensor, keys: Tensor, values: Tensor, cos: Tensor, sin: Tensor
-) -> Tensor:
-    """What the real tokens of a reading get from attention, [real, heads * size].
+class _Seen(NamedTuple):
+    """What all layers of a model know of the keys of a reading."""
+
+    cos: Tensor
+    """[m, k, size] float32, of where they stand; so is ``sin``."""
+    sin: Tensor
+    mask: Tensor
+    """[m, 1, sharing * q, k]."""
+
+
+def _read(reading: Reading, seen: _Seen, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """What the rows of a reading get from attention, [m * q, heads * size]; of padding, nothing that is of use.
 
     ``queries`` are [t, heads, size], rotated; ``keys`` and ``values`` [t, kv_heads, size], the keys as they are without
-    position; ``cos`` and ``sin`` [m, k, size] belong to where the keys stand.
+    position.
     """
     calls, longest = reading.rows.shape
     heads, kv_heads = queries.shape[1], keys.shape[1]
@@ -192,12 +210,12 @@ def _read(
     rows = _taken(queries, reading.rows).view(calls, longest, kv_heads, sharing, -1).permute(0, 2, 3, 1, 4)
     mixed = scaled_dot_product_attention(
         rows.flatten(2, 3),
-        _rotated(_taken(keys, reading.keys), cos, sin).transpose(1, 2),
+        _rotated(_taken(keys, reading.keys), seen.cos, seen.sin).transpose(1, 2),
         _taken(values, reading.keys).transpose(1, 2),
-        attn_mask=reading.visible.repeat(1, 1, sharing, 1),
+        attn_mask=seen.mask,
     )
     by_token = mixed.view(calls, kv_heads, sharing, longest, -1).permute(0, 3, 1, 2, 4)
-    return by_token.reshape(calls, longest, -1)[reading.real]
+    return by_token.reshape(calls * longest, -1)
 
 
 def _taken(of_tokens: Tensor, places: Tensor) -> Tensor:

@@ -113,7 +113,6 @@ def train(
     if not lessons:
         raise ValueError("there are no lessons")
     torch.manual_seed(settings.seed)
-    rng = random.Random(settings.seed)
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=2 * settings.rank,
@@ -125,9 +124,38 @@ def train(
     adapter = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in adapter:
         parameter.data = parameter.data.float()
-    optimiser = torch.optim.AdamW(adapter, lr=settings.rate, weight_decay=0.0)
-    chosen = batches([lesson.longest for lesson in lessons], settings, rng)
     device = base.device
+    rng = random.Random(settings.seed)
+
+    def loss(numbers: list[int]) -> Tensor:
+        drawn = [lessons[number].drawn(rng) for number in numbers]
+        # Else each layer's input is made float32 for the adapter, and by autocast bfloat16 again.
+        with (
+            disable_input_dtype_casting(model),
+            torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"),
+        ):
+            return -logprobs_at(model, drawn, device).mean()
+
+    losses = descend(adapter, [lesson.longest for lesson in lessons], loss, settings, rng, say)
+    model.eval()
+    return model, losses
+
+
+def descend(
+    adapter: Sequence[torch.nn.Parameter],
+    lengths: Sequence[int],
+    loss_of: Callable[[list[int]], Tensor],
+    settings: Settings,
+    rng: random.Random,
+    say: Callable[[str], None],
+) -> list[float]:
+    """Train parameters along the gradient of a loss of some lessons, which are named by their numbers; returns each
+    step's loss.
+
+    ``lengths`` are the lessons' tokens; ``rng`` draws who goes into which step. Raises `ValueError` as `batches` does.
+    """
+    optimiser = torch.optim.AdamW(adapter, lr=settings.rate, weight_decay=0.0)
+    chosen = batches(lengths, settings, rng)
     losses: list[float] = []
     limit_s = math.inf if settings.minutes is None else 60 * settings.minutes
     told = -1
@@ -138,13 +166,7 @@ def train(
             break
         for group in optimiser.param_groups:
             group["lr"] = settings.rate * _rate(done * settings.steps, settings.steps)
-        drawn = [lessons[number].drawn(rng) for number in next(chosen)]
-        # Else each layer's input is made float32 for the adapter, and by autocast bfloat16 again.
-        with (
-            disable_input_dtype_casting(model),
-            torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"),
-        ):
-            loss = -logprobs_at(model, drawn, device).mean()
+        loss = loss_of(next(chosen))
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(adapter, 1.0)
@@ -153,8 +175,7 @@ def train(
         if int(20 * done) > told:
             told = int(20 * done)
             say(f"{5 * told}%, step {step + 1}: loss {sum(losses[-20:]) / len(losses[-20:]):.4f}")
-    model.eval()
-    return model, losses
+    return losses
 
 
 def batches(lengths: Sequence[int], settings: Settings, rng: random.Random) -> Iterator[list[int]]:

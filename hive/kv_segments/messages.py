@@ -176,8 +176,7 @@ class MessageBook:
             if isinstance(id, str) and id in siblings:
                 raise RequestError(
                     field,
-                    f"must not be {shown(id)}, which this list of calls makes: they run in parallel, and none sees "
-                    "another",
+                    f"must not be {shown(id)}, which is only being made: a call sees neither itself nor those beside it",
                 )
             message = self.get(tenant, id) if isinstance(id, str) else None
             if message is None:

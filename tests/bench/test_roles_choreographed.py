@@ -186,7 +186,7 @@ def workflows(draw: st.DrawFn) -> Trace:
     return tuple(trace)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(workflows())
 @torch.inference_mode()
 def test_any_workflow_is_what_it_is_step_by_step(trace: Trace) -> None:
