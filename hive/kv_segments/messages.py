@@ -176,7 +176,7 @@ class MessageBook:
             if isinstance(id, str) and id in siblings:
                 raise RequestError(
                     field,
-                    f"must not be {shown(id)}, which is only being made: a call sees neither itself nor those beside it",
+                    f"must not be {shown(id)}, which is only being made: a call sees neither itself nor its siblings",
                 )
             message = self.get(tenant, id) if isinstance(id, str) else None
             if message is None:
