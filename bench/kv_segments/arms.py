@@ -1,0 +1,213 @@
+"""The arms: the calls of a workflow as Hive's choreography, or as prompts that are put together from texts.
+
+The paper's section 3.1: its baseline concatenates the parents' texts and relies on prefix caching; the naive
+implementation has no cache at all.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from bench.kv_segments.client import KV, Client, Streamed, kv_of
+from bench.kv_segments.encoding import Encoding
+
+ArmName = Literal["choreographed", "baseline", "naive", "stock"]
+ARM_NAMES: tuple[ArmName, ...] = get_args(ArmName)
+"""``stock`` is the baseline on SGLang as it comes; the other arms share one Hive server with KV segments."""
+
+Corrector = str | dict[str, Any]
+"""As the server reads it."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a workflow, and what it took."""
+
+    name: str
+    decode: bool
+    """Not a prefill."""
+    started_s: float
+    """By `time.perf_counter`, as the next two."""
+    first_s: float
+    """When the first token was here; of a prefill, its end."""
+    ended_s: float
+    generated: int
+    kv: KV
+    """Of the context."""
+
+    @property
+    def ttft_s(self) -> float:
+        """From sending to the first token."""
+        return self.first_s - self.started_s
+
+
+@dataclass(frozen=True)
+class Made:
+    """A message of an arm; `bench.kv_segments.workflows.Message`."""
+
+    text: str
+    tokens: tuple[int, ...] = ()
+    """Header and what was generated; where messages are concatenated."""
+    id: str = ""
+    """By which the server knows it; where it does."""
+
+
+@dataclass
+class Arm:
+    """A `bench.kv_segments.workflows.Choreographer` that notes what its calls take.
+
+    Every decoded message is as long as it may be: arms must not differ in how much they decode (section 4.2).
+    """
+
+    client: Client
+    encoding: Encoding
+    calls: list[Call] = field(default_factory=list)
+
+    async def begin(self) -> None:
+        """Start a workflow from cold caches."""
+        await self.client.flush()
+        self.calls = []
+
+    async def end(self) -> None:
+        """Give back what the workflow left on the server."""
+
+    def _params(self, max_tokens: int, temperature: float, seed: int) -> dict[str, Any]:
+        return {
+            "max_new_tokens": max_tokens,
+            "ignore_eos": True,
+            "temperature": temperature,
+            "sampling_seed": seed,
+        }
+
+    def _note(self, name: str, answer: Streamed, kv: KV) -> None:
+        self.calls.append(
+            Call(
+                name=name,
+                decode=True,
+                started_s=answer.started_s,
+                first_s=answer.first_s,
+                ended_s=answer.ended_s,
+                generated=len(answer.body["output_ids"]),
+                kv=kv,
+            )
+        )
+
+
+@dataclass
+class Choreographed(Arm):
+    """``POST /hive/prefill`` and ``POST /hive/decode``."""
+
+    corrector: Corrector = "none"
+    session: str = ""
+
+    async def begin(self) -> None:
+        await super().begin()
+        self.session = f"bench-{uuid.uuid4().hex}"
+
+    async def end(self) -> None:
+        await self.client.end_session(self.session)
+
+    async def prefill(
+        self,
+        text: str,
+        parents: Sequence[Made] = (),
+        *,
+        offsets: Sequence[int | None] | None = None,
+        new_offset: int | None = None,
+        name: str = "",
+    ) -> Made:
+        body = {"tokens": self.encoding(text, name), **_arrangement(parents, offsets, new_offset)}
+        started = time.perf_counter()
+        answer = await self.client.post("/hive/prefill", body, self._headers)
+        ended = time.perf_counter()
+        self.calls.append(Call(name, False, started, ended, ended, 0, kv_of(answer.get("kv"))))
+        return Made(text, id=answer["id"])
+
+    async def decode(
+        self,
+        header: str,
+        parents: Sequence[Made] = (),
+        *,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+        offsets: Sequence[int | None] | None = None,
+        new_offset: int | None = None,
+        name: str = "",
+    ) -> Made:
+        body = {
+            "header_tokens": self.encoding(header, name),
+            "sampling_params": self._params(max_tokens, temperature, seed),
+            "corrector": self.corrector,
+            **_arrangement(parents, offsets, new_offset),
+        }
+        answer = await self.client.stream("/hive/decode", body, self._headers)
+        self._note(name, answer, kv_of(answer.body.get("kv")))
+        return Made(answer.body.get("text") or "", id=answer.body["id"])
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"x-hive-session": self.session}
+
+
+@dataclass
+class Concatenated(Arm):
+    """``POST /generate`` with the tokens of all parents, one after the other; offsets are ignored."""
+
+    cached: bool = True
+    """Whether the server may reuse what it has of a prompt's beginning."""
+
+    async def prefill(
+        self,
+        text: str,
+        parents: Sequence[Made] = (),
+        *,
+        offsets: Sequence[int | None] | None = None,
+        new_offset: int | None = None,
+        name: str = "",
+    ) -> Made:
+        return Made(text, tuple(self.encoding(text, name)))
+
+    async def decode(
+        self,
+        header: str,
+        parents: Sequence[Made] = (),
+        *,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+        offsets: Sequence[int | None] | None = None,
+        new_offset: int | None = None,
+        name: str = "",
+    ) -> Made:
+        begin = self.encoding(header, name)
+        context = [token for parent in parents for token in parent.tokens]
+        body: dict[str, Any] = {
+            "input_ids": context + begin,
+            "sampling_params": self._params(max_tokens, temperature, seed),
+        }
+        if not self.cached:
+            # Nobody else has this key, so nothing in the radix tree is found.
+            body["extra_key"] = uuid.uuid4().hex
+        answer = await self.client.stream("/generate", body)
+        # A header that the tree has, too, is no part of the context.
+        exact = min(answer.body["meta_info"]["cached_tokens"], len(context))
+        self._note(name, answer, KV(exact=exact, missing=len(context) - exact))
+        generated = answer.body["output_ids"]
+        return Made(answer.body.get("text") or "", (*begin, *generated))
+
+
+def _arrangement(
+    parents: Sequence[Made], offsets: Sequence[int | None] | None, new_offset: int | None
+) -> dict[str, Any]:
+    """The fields of a call that say what it sees, and where."""
+    fields: dict[str, Any] = {"parents": [parent.id for parent in parents]}
+    if offsets is not None:
+        fields["offsets"] = list(offsets)
+    if new_offset is not None:
+        fields["new_offset"] = new_offset
+    return fields

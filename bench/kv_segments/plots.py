@@ -1,0 +1,104 @@
+"""The pictures of a report, as PNG files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+from bench.kv_segments.arms import ARM_NAMES
+from bench.kv_segments.quality import CONTEXTS
+from bench.kv_segments.report import GOAL_KL, GOAL_RECOMPUTED, GOAL_TTFT, Report, Row
+
+COLOURS: dict[str, str] = dict(zip(ARM_NAMES, ("#2ca02c", "#1f77b4", "#7f7f7f", "#d62728"), strict=True))
+MARKS: dict[str | None, str] = dict(zip(CONTEXTS, ("o", "s", "^"), strict=True))
+PALETTE = ("#1f77b4", "#ff7f0e", "#2ca02c", "#9467bd", "#8c564b")
+
+
+def write_plots(report: Report, folder: Path, stem: str) -> list[Path]:
+    """Draw everything that the rows allow; returns the files written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    speed = [row for row in report.rows if row.ttft_ratio is not None]
+    if speed:
+        written.append(folder / f"{stem}-speed.png")
+        _draw_speed(speed, written[-1])
+    quality = [row for row in report.rows if row.arm == "segments"]
+    if quality:
+        written.append(folder / f"{stem}-quality.png")
+        _draw_quality(quality, written[-1])
+    return written
+
+
+def _draw_speed(rows: list[Row], path: Path) -> None:
+    """Times to the first token and of the whole, as ratios, a group of bars for each workload."""
+    workloads = list(dict.fromkeys(row.workload for row in rows))
+    arms = list(dict.fromkeys((row.arm, row.corrector) for row in rows))
+    width = 0.8 / len(arms)
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4))
+    figures: list[tuple[Axes, str, Callable[[Row], float | None]]] = [
+        (axes[0], "baseline's time to the first token over this arm's", lambda row: row.ttft_ratio),
+        (axes[1], "baseline's time of the workflow over this arm's", lambda row: row.e2e_ratio),
+    ]
+    for axis, label, value in figures:
+        for place, (arm, corrector) in enumerate(arms):
+            heights = {
+                row.workload: value(row) or 0.0
+                for row in rows
+                if (row.arm, row.corrector) == (arm, corrector)
+            }
+            known = [(index, heights[name]) for index, name in enumerate(workloads) if name in heights]
+            bars = axis.bar(
+                [index - 0.4 + (place + 0.5) * width for index, _ in known],
+                [height for _, height in known],
+                width,
+                label=arm if corrector in (None, "none") else f"{arm}, {corrector}",
+                color=COLOURS[arm],
+                hatch=None if corrector in (None, "none") else "//",
+            )
+            axis.bar_label(bars, fmt="%.2f", fontsize=7)
+        axis.set_xticks(range(len(workloads)), workloads)
+        axis.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+        axis.set_ylabel(label, fontsize=8)
+    for name, goal in GOAL_TTFT.items():
+        if name in workloads:
+            place = workloads.index(name)
+            axes[0].hlines(goal, place - 0.4, place + 0.4, color="black", linewidth=1.2)
+    axes[0].legend(fontsize=8)
+    axes[0].set_title("lines: the paper's ratios", fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _draw_quality(rows: list[Row], path: Path) -> None:
+    """KL against the share computed again: a mark for each context, a colour for each corrector."""
+    correctors = list(dict.fromkeys(row.corrector for row in rows))
+    colours = dict(zip(correctors, PALETTE, strict=False))
+    figure, axis = plt.subplots(figsize=(6, 4))
+    # Those that compute everything again are exact: on this scale they would be all that one sees.
+    for row in rows:
+        if row.kl_mean is None or row.tokens_recomputed is None or row.tokens_recomputed > 0.9:
+            continue
+        axis.scatter(
+            100 * row.tokens_recomputed,
+            row.kl_mean,
+            marker=MARKS[row.context],
+            color=colours[row.corrector],
+            label=f"{row.context}, {row.corrector}",
+        )
+    axis.axhline(GOAL_KL, color="black", linewidth=0.8, linestyle=":")
+    axis.axvline(100 * GOAL_RECOMPUTED, color="black", linewidth=0.8, linestyle=":")
+    axis.set_ylim(bottom=0)
+    axis.set_xlabel("placed tokens computed again, %")
+    axis.set_ylabel("mean KL to the exact path, nats")
+    axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

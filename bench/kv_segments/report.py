@@ -1,0 +1,433 @@
+"""What a run leaves behind: the JSON file, goals and the tables on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel
+from rich.table import Table
+
+from bench.kv_segments.arms import ARM_NAMES, ArmName
+from bench.kv_segments.client import KV
+from bench.kv_segments.quality import FORCED, RECOMPUTE_ALL, ContextName, QualityArm, Reading, Setup
+from bench.kv_segments.speed import WORKLOADS, Turn, WorkloadName
+from bench.kv_segments.timing import (
+    Interval,
+    by_problem,
+    interval,
+    kv_total,
+    ratios,
+    share,
+    ttft_by_call_ms,
+    ttft_s,
+    ttft_with_prefill_s,
+    wall_s,
+)
+from bench.report_file import HowMade
+
+GOAL_TTFT: dict[WorkloadName, float] = {"iterative": 2.0, "tot": 3.5, "parallel": 6.2}
+"""The paper's (table 5)."""
+GOAL_KL = 0.02
+GOAL_TOP1 = 0.92
+GOAL_RECOMPUTED = 0.15
+GOAL_ERROR = 1e-5
+EIGHT_BILLION = (32, 4096)
+"""Layers and hidden size from which on a model has the geometry that the goals of speed are about."""
+
+
+class Row(BaseModel):
+    """One arm in one workload. What does not apply is None."""
+
+    workload: WorkloadName | Literal["town_meeting"]
+    arm: ArmName | QualityArm
+    corrector: str | None
+    """Of arms with segments."""
+    context: ContextName | None
+    """In which segments were encoded; a choreographed message's is where it was made."""
+    ttft_ratio: float | None
+    """Time to the first token of the baseline over this arm's, the median over the problems."""
+    e2e_ratio: float | None
+    """The same of the whole workflow's time."""
+    reuse_rate: float | None
+    """Tokens placed from segments over all of the contexts'."""
+    tokens_recomputed: float | None
+    """Share of the placed tokens that a corrector computed again."""
+    kl_mean: float | None
+    """Nats, KL(exact || this arm), over all positions of the forced continuations."""
+    kl_first: float | None
+    """The same at the first position alone."""
+    top1: float | None
+    """Share of the positions whose likeliest token is the exact path's."""
+
+    ttft_ratio_interval: Interval | None = None
+    e2e_ratio_interval: Interval | None = None
+    ttft_with_prefill_ratio: float | None = None
+    """As ``ttft_ratio``, with the time of prefill calls shared out among the decode calls: the baseline has none."""
+    ttft_with_prefill_ratio_interval: Interval | None = None
+    ttft_ms: float | None = None
+    """Mean over the decode calls of a workflow, the median over the problems."""
+    ttft_with_prefill_ms: float | None = None
+    e2e_ms: float | None = None
+    ttft_by_call_ms: dict[str, float] | None = None
+    """Medians, by the calls' names."""
+    problems: int | None = None
+    turns: int | None = None
+    decode_calls: int | None = None
+    """Of all turns."""
+    generated: int | None = None
+    """Tokens of all turns: alike in all arms."""
+    exact_rate: float | None = None
+    """Tokens of the contexts that the radix tree had, over all."""
+    missing_rate: float | None = None
+    """Tokens of the contexts that had to be computed, over all."""
+    kl_interval: Interval | None = None
+    """Over readers."""
+    top1_interval: Interval | None = None
+    readers: int | None = None
+    positions: int | None = None
+    logprob_error: float | None = None
+    """Largest difference of two log-probabilities."""
+    hidden_error: float | None = None
+    """Largest relative error of a reader's final hidden states."""
+
+
+class Goal(BaseModel):
+    """What was to be reached, and what this run says of it."""
+
+    goal: str
+    wanted: float
+    better: Literal["higher", "lower"]
+    value: float | None
+    """The best row's; None where nothing was measured that it could be read from."""
+    row: str | None
+    """Which one that is."""
+    reached: bool | None
+    """None without a value, or where the run was not made under the goal's conditions."""
+    condition: str
+    """What the goal is about."""
+
+
+class SpeedSetting(BaseModel):
+    """What the arms had in common."""
+
+    tokens: Literal["text", "random"]
+    """Texts by the model's tokenizer, or ids by lot."""
+    problems: int
+    repetitions: int
+    branches: int
+    votes: int
+    agents: int
+    rounds: int
+    answer_tokens: tuple[int, int]
+    system_tokens: int | None
+    """With random ids: the length of every system prompt."""
+    problem_tokens: int | None
+
+
+class QualitySetting(BaseModel):
+    """What the readers had in common."""
+
+    rounds: int
+    forced: int = FORCED
+    share: float
+    """That first-k and blend may compute again."""
+    block: int
+    """Tokens of a block of block-aligned blend."""
+    neutral_prefix: str | None
+    """None if the server was not started here."""
+
+
+class Report(HowMade):
+    """The JSON file."""
+
+    model: str
+    layers: int | None
+    hidden: int | None
+    """Of the model, by its configuration."""
+    dtype: str | None
+    """That the server was told to compute in; None for the model's own, or a server that ran already."""
+    seed: int
+    speed: SpeedSetting | None
+    quality: QualitySetting | None
+    left_out: dict[str, str]
+    """What was not measured, and why."""
+    goals: list[Goal]
+    rows: list[Row]
+
+
+def speed_rows(turns: Sequence[Turn]) -> list[Row]:
+    """One for each workload, arm and corrector."""
+    places = sorted(
+        dict.fromkeys((turn.workload, turn.arm, turn.corrector) for turn in turns),
+        key=lambda place: ARM_NAMES.index(place[1]),
+    )
+    rows: list[Row] = []
+    for workload in WORKLOADS:
+        base = [turn for turn in turns if (turn.workload, turn.arm) == (workload, "baseline")]
+        for arm, corrector in (place[1:] for place in places if place[0] == workload):
+            mine = [
+                turn
+                for turn in turns
+                if (turn.workload, turn.arm, turn.corrector) == (workload, arm, corrector)
+            ]
+            rows.append(_speed_row(mine, base))
+    return rows
+
+
+def _speed_row(mine: Sequence[Turn], base: Sequence[Turn]) -> Row:
+    first = mine[0]
+    segments = first.arm == "choreographed"
+    kv = kv_total(mine)
+    figures: dict[str, Any] = {}
+    for name, measure in (("ttft", ttft_s), ("e2e", wall_s), ("ttft_with_prefill", ttft_with_prefill_s)):
+        values = by_problem(mine, measure)
+        each = ratios(by_problem(base, measure), values)
+        figures[f"{name}_ratio"] = median(each) if each else None
+        # Of the baseline over itself there is nothing to be unsure about.
+        figures[f"{name}_ratio_interval"] = interval(each) if first.arm != "baseline" else None
+        figures[f"{name}_ms"] = 1e3 * median(values.values())
+    decodes = [call for turn in mine for call in turn.calls if call.decode]
+    return Row(
+        workload=first.workload,
+        arm=first.arm,
+        corrector=first.corrector,
+        context="producer" if segments else None,
+        reuse_rate=share(kv.placed, kv.context) if segments else None,
+        tokens_recomputed=share(kv.recomputed, kv.placed + kv.recomputed) if segments else None,
+        kl_mean=None,
+        kl_first=None,
+        top1=None,
+        ttft_by_call_ms=ttft_by_call_ms(mine),
+        problems=len({turn.problem for turn in mine}),
+        turns=len(mine),
+        decode_calls=len(decodes),
+        generated=sum(call.generated for call in decodes),
+        exact_rate=share(kv.exact, kv.context),
+        missing_rate=share(kv.missing, kv.context),
+        **figures,
+    )
+
+
+def quality_rows(readings: Mapping[Setup, Sequence[Reading]]) -> list[Row]:
+    """One for each setup."""
+    return [_quality_row(setup, some) for setup, some in readings.items()]
+
+
+def _quality_row(setup: Setup, readings: Sequence[Reading]) -> Row:
+    kv = sum((reading.kv for reading in readings if reading.kv is not None), KV())
+    segments = setup.arm == "segments"
+    distances = [reading.distance for reading in readings]
+    kl = [value for each in distances for value in each.kl]
+    same = [value for each in distances for value in each.same_top]
+
+    def mean(drawn: np.ndarray) -> np.ndarray:
+        return np.asarray(drawn.mean(axis=-1))
+
+    return Row(
+        workload="town_meeting",
+        arm=setup.arm,
+        corrector=setup.corrector,
+        context=setup.context,
+        ttft_ratio=None,
+        e2e_ratio=None,
+        reuse_rate=share(kv.placed, kv.context) if segments else None,
+        tokens_recomputed=share(kv.recomputed, kv.placed + kv.recomputed) if segments else None,
+        kl_mean=fmean(kl),
+        kl_first=fmean(each.kl[0] for each in distances),
+        top1=fmean(same),
+        exact_rate=share(kv.exact, kv.context) if segments else None,
+        missing_rate=share(kv.missing, kv.context) if segments else None,
+        kl_interval=interval([fmean(each.kl) for each in distances], mean),
+        top1_interval=interval([fmean(each.same_top) for each in distances], mean),
+        readers=len(readings),
+        positions=len(kl),
+        logprob_error=max(each.logprob_error for each in distances),
+        hidden_error=max(each.hidden_error for each in distances),
+    )
+
+
+def goals(
+    rows: Sequence[Row], *, gpu: bool, layers: int | None, hidden: int | None, dtype: str | None
+) -> list[Goal]:
+    """Those of speed for the workloads that were measured, and those of quality if that was."""
+    found: list[Goal] = []
+    large = gpu and (layers or 0) >= EIGHT_BILLION[0] and (hidden or 0) >= EIGHT_BILLION[1]
+    for workload, wanted in GOAL_TTFT.items():
+        mine = [row for row in rows if row.workload == workload]
+        if mine:
+            best = max(
+                (row for row in mine if row.arm == "choreographed" and row.ttft_ratio is not None),
+                key=lambda row: row.ttft_ratio or 0.0,
+                default=None,
+            )
+            value = best.ttft_ratio if best else None
+            found.append(
+                Goal(
+                    goal=f"{workload}: baseline's time to the first token over the choreographed one's",
+                    wanted=wanted,
+                    better="higher",
+                    value=value,
+                    row=_name(best),
+                    reached=None if value is None or not large else value >= wanted,
+                    condition="the geometry of an 8B model on a GPU",
+                )
+            )
+    placed = [row for row in rows if row.arm == "segments"]
+    if placed:
+        found += _quality_goals(placed, dtype)
+    return found
+
+
+def _quality_goals(placed: Sequence[Row], dtype: str | None) -> list[Goal]:
+    # To the percent: a share of so many tokens has to be a whole number of them.
+    frugal = [
+        row
+        for row in placed
+        if row.tokens_recomputed is not None and round(row.tokens_recomputed, 2) <= GOAL_RECOMPUTED
+    ]
+    # Both figures are read from one row: that which comes nearest to the exact path.
+    best = min(frugal, key=lambda row: row.kl_mean or 0.0, default=None)
+    condition = f"at most {GOAL_RECOMPUTED:.0%} of the placed tokens computed again"
+    everything = [row for row in placed if row.corrector == RECOMPUTE_ALL]
+    worst = max(everything, key=lambda row: row.hidden_error or 0.0, default=None)
+    error = worst.hidden_error if worst else None
+    kl, top1 = (best.kl_mean, best.top1) if best else (None, None)
+    return [
+        Goal(
+            goal="mean KL to the exact path",
+            wanted=GOAL_KL,
+            better="lower",
+            value=kl,
+            row=_name(best),
+            reached=None if kl is None else kl <= GOAL_KL,
+            condition=condition,
+        ),
+        Goal(
+            goal="likeliest token as on the exact path",
+            wanted=GOAL_TOP1,
+            better="higher",
+            value=top1,
+            row=_name(best),
+            reached=None if top1 is None else top1 >= GOAL_TOP1,
+            condition=condition,
+        ),
+        Goal(
+            goal="relative error of hidden states with everything computed again",
+            wanted=GOAL_ERROR,
+            better="lower",
+            value=error,
+            row=_name(worst),
+            reached=None if error is None or dtype != "float32" else error <= GOAL_ERROR,
+            condition="float32",
+        ),
+    ]
+
+
+def _name(row: Row | None) -> str | None:
+    return (
+        None
+        if row is None
+        else ", ".join(word for word in (row.workload, row.arm, row.context, row.corrector) if word)
+    )
+
+
+def speed_table(report: Report) -> Table:
+    """Part A, workload by workload."""
+    table = Table(title=f"Choreographed workflows: {report.model}", title_justify="left")
+    for heading in ("workload", "arm", "corrector"):
+        table.add_column(heading)
+    headings = (
+        "TTFT ms",
+        "ratio",
+        "95%",
+        "with prefill",
+        "e2e s",
+        "ratio",
+        "95%",
+        "placed",
+        "again",
+        "exact",
+    )
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    previous = None
+    for row in report.rows:
+        if row.workload == "town_meeting":
+            continue
+        if previous not in (None, row.workload):
+            table.add_section()
+        previous = row.workload
+        table.add_row(
+            row.workload,
+            row.arm,
+            row.corrector or "-",
+            _number(row.ttft_ms, ",.0f"),
+            _number(row.ttft_ratio, ".2f"),
+            _between(row.ttft_ratio_interval, ".2f"),
+            _number(row.ttft_with_prefill_ratio, ".2f"),
+            _number(None if row.e2e_ms is None else row.e2e_ms / 1e3, ".2f"),
+            _number(row.e2e_ratio, ".3f"),
+            _between(row.e2e_ratio_interval, ".3f"),
+            _number(row.reuse_rate, ".0%"),
+            _number(row.tokens_recomputed, ".0%"),
+            _number(row.exact_rate, ".0%"),
+        )
+    table.caption = (
+        "ratio: baseline over this arm; placed, exact: of the contexts' tokens; again: of those placed"
+    )
+    return table
+
+
+def quality_table(report: Report) -> Table:
+    """Part B, setup by setup."""
+    table = Table(
+        title=f"Town meeting: {report.model}, {report.dtype or 'its own dtype'}", title_justify="left"
+    )
+    for heading in ("arm", "context", "corrector"):
+        table.add_column(heading)
+    for heading in ("placed", "again", "mean KL", "95%", "first KL", "top 1", "95%", "error"):
+        table.add_column(heading, justify="right")
+    for row in report.rows:
+        if row.workload == "town_meeting":
+            table.add_row(
+                row.arm,
+                row.context or "-",
+                row.corrector or "-",
+                _number(row.reuse_rate, ".0%"),
+                _number(row.tokens_recomputed, ".1%"),
+                _number(row.kl_mean, ".4g"),
+                _between(row.kl_interval, ".2g"),
+                _number(row.kl_first, ".4g"),
+                _number(row.top1, ".1%"),
+                _between(row.top1_interval, ".1%"),
+                _number(row.hidden_error, ".1e"),
+            )
+    table.caption = "KL in nats, of the exact path's distributions; error: of final hidden states, relative"
+    return table
+
+
+def goal_lines(report: Report) -> list[str]:
+    """The goals, a sentence each."""
+    lines: list[str] = []
+    for goal in report.goals:
+        sign = ">=" if goal.better == "higher" else "<="
+        if goal.value is None:
+            state = "not measured"
+        elif goal.reached is None:
+            state = f"{goal.value:.4g} here, which says nothing of the goal"
+        else:
+            state = f"{goal.value:.4g}, {'reached' if goal.reached else 'not reached'}"
+        place = f" ({goal.row})" if goal.row else ""
+        lines.append(f"goal: {goal.goal} {sign} {goal.wanted:g}, {goal.condition}: {state}{place}")
+    return lines
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _between(between: Interval | None, form: str) -> str:
+    return "-" if between is None else f"{between.low:{form}}-{between.high:{form}}"
