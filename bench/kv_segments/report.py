@@ -162,7 +162,7 @@ def speed_rows(turns: Sequence[Turn]) -> list[Row]:
     """One for each workload, arm and corrector."""
     places = sorted(
         dict.fromkeys((turn.workload, turn.arm, turn.corrector) for turn in turns),
-        key=lambda place: ARM_NAMES.index(place[1]),
+        key=lambda place: (ARM_NAMES.index(place[1]), place[2] not in (None, "none"), place[2] or ""),
     )
     rows: list[Row] = []
     for workload in WORKLOADS:
@@ -282,11 +282,10 @@ def goals(
 
 
 def _quality_goals(placed: Sequence[Row], dtype: str | None) -> list[Goal]:
-    # To the percent: a share of so many tokens has to be a whole number of them.
     frugal = [
         row
         for row in placed
-        if row.tokens_recomputed is not None and round(row.tokens_recomputed, 2) <= GOAL_RECOMPUTED
+        if row.tokens_recomputed is not None and row.tokens_recomputed <= GOAL_RECOMPUTED
     ]
     # Both figures are read from one row: that which comes nearest to the exact path.
     best = min(frugal, key=lambda row: row.kl_mean or 0.0, default=None)

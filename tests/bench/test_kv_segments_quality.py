@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from pathlib import Path
 
 import pytest
@@ -21,14 +22,14 @@ from tests.bench.kv_segments_server import HIDDEN, VOCABULARY, StandIn
 from tests.frontend.http_server import Received
 
 
-class Letters(RealText):
-    """A token for each letter, so that no model is needed."""
+class Words(RealText):
+    """A token for each word, so that no model is needed."""
 
     def __init__(self) -> None:
         pass
 
     def __call__(self, text: str, name: str = "") -> list[int]:
-        return list(text.encode())
+        return [zlib.crc32(word.encode()) % 5000 for word in text.split(" ")]
 
 
 def head() -> torch.Tensor:
@@ -86,7 +87,7 @@ def test_output_weights_of_a_model(tied: bool, tmp_path: Path) -> None:
 
 
 def test_readers_see_the_same_messages_in_orders_of_their_own() -> None:
-    encode = Letters()
+    encode = Words()
     orders = set()
     for number in range(rounds()):
         meeting = readers(number, encode)
@@ -107,19 +108,19 @@ def test_readers_see_the_same_messages_in_orders_of_their_own() -> None:
 
 def test_texts_are_of_the_size_of_the_experiment() -> None:
     for number in range(rounds()):
-        for reader in readers(number, Letters()):
-            assert all(400 < len(block.tokens) < 700 for block in reader.blocks)
-            assert 900 < len(reader.history) < 1700
+        for reader in readers(number, Words()):
+            assert all(60 < len(block.tokens) < 130 for block in reader.blocks)
+            assert 180 < len(reader.history) < 320
 
 
 async def test_a_meeting() -> None:
     stand_in = StandIn()
     known = correctors(0.15, 32)
     async with stand_in.server as server, Client(server.url) as client:
-        session = QualitySession(client, Letters(), head(), CONTEXTS, known, 3, Console(quiet=True))
+        session = QualitySession(client, Words(), head(), CONTEXTS, known, 3, Console(quiet=True))
         await session.run(1, None)
         asked = server.asked("/generate")
-    encode = Letters()
+    encode = Words()
     meeting = readers(0, encode)
     # Four blocks in three contexts, and three readers with three exact requests and fifteen setups.
     assert len(asked) == 4 * 3 + 3 * (3 + 15)
@@ -176,7 +177,7 @@ async def test_meetings_end_in_time_and_the_first_one_is_held_anyway() -> None:
     stand_in = StandIn()
     async with stand_in.server as server, Client(server.url) as client:
         session = QualitySession(
-            client, Letters(), head(), ["standalone"], {"none": "none"}, 0, Console(quiet=True)
+            client, Words(), head(), ["standalone"], {"none": "none"}, 0, Console(quiet=True)
         )
         await session.run(3, 0.0)
     assert session.left_out == {"quality, last 2 of 3 rounds": "there was no time"}
@@ -194,7 +195,7 @@ async def test_a_server_that_ignores_segments_is_found_out() -> None:
     stand_in.server.routes["POST /generate"] = ignorant
     async with stand_in.server as server, Client(server.url) as client:
         session = QualitySession(
-            client, Letters(), head(), ["standalone"], {"none": "none"}, 0, Console(quiet=True)
+            client, Words(), head(), ["standalone"], {"none": "none"}, 0, Console(quiet=True)
         )
         with pytest.raises(BenchError, match="no account of its KV segments"):
             await session.run(1, None)
@@ -204,7 +205,7 @@ async def test_goals_of_quality() -> None:
     stand_in = StandIn()
     async with stand_in.server as server, Client(server.url) as client:
         session = QualitySession(
-            client, Letters(), head(), ["producer"], correctors(0.15, 32), 0, Console(quiet=True)
+            client, Words(), head(), ["producer"], correctors(0.15, 32), 0, Console(quiet=True)
         )
         await session.run(1, None)
     rows = quality_rows(session.readings)
