@@ -53,6 +53,8 @@ class HostCopy:
 
     kv: Any = None
     """Whatever the mover of KV keeps."""
+    leases: int = 0
+    """Those who are about to load it; it stays meanwhile."""
 
 
 @dataclass(eq=False, slots=True)

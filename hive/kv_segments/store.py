@@ -177,7 +177,11 @@ class SegmentStore:
     # Requests read.
 
     def lease(self, segment: EncodedSegment, start: int) -> Placement | None:
-        """The encoding with its first token at ``start``, for one reader; None where there is no room for a copy."""
+        """The encoding with its first token at ``start``, for one reader.
+
+        None where there is no room for a copy, and where the encoding went for another one since it was found:
+        :meth:`holding` keeps it.
+        """
         self._clock += 1
         placement = segment.own if segment.on_device and segment.own.start == start else None
         placement = placement or segment.elsewhere.get(start)
@@ -210,17 +214,23 @@ class SegmentStore:
             if placement is segment.own and not segment.dropped:
                 self.on_idle(segment, False)
         placement.leases += 1
-        placement.used = self._clock
+        # The encoding was used as well, wherever it was read: what is kept of it is the one in its frame.
+        placement.used = segment.own.used = self._clock
 
     @contextmanager
     def holding(self, segments: Sequence[EncodedSegment]) -> Iterator[None]:
-        """Keep encodings in their frames from being evicted, for as long as this lasts."""
+        """Keep encodings where they are, on the device in their frames or on the host, for as long as this lasts."""
         held = [segment for segment in segments if segment.on_device]
+        copies = [segment.host for segment in segments if segment.host is not None]
         for segment in held:
             self._read(segment, segment.own)
+        for copy in copies:
+            copy.leases += 1
         try:
             yield
         finally:
+            for copy in copies:
+                copy.leases -= 1
             for segment in held:
                 self.release(segment, segment.own)
 
@@ -240,11 +250,15 @@ class SegmentStore:
 
     def _load(self, segment: EncodedSegment, start: int) -> Placement | None:
         """The encoding back from the host, in the frame that it is wanted in."""
-        slots = self._slots(len(segment))
+        host = segment.host
+        if host is None:
+            return None
+        # Making room saves others to the host, which must not take the place of what is to be loaded.
+        with self.holding([segment]):
+            slots = self._slots(len(segment))
         if slots is None:
             return None
-        assert segment.host is not None
-        self.pending.append(Move(slots, segment.host, start - segment.own.start))
+        self.pending.append(Move(slots, host, start - segment.own.start))
         placement = segment.elsewhere[start] = Placement(start, slots)
         self._on_device += len(segment)
         self.statistics.copied_tokens += len(segment)
@@ -280,15 +294,17 @@ class SegmentStore:
         """Free an encoding that nobody reads in its frame; the number of tokens freed."""
         if segment.own.leases or not segment.on_device:
             raise IntegrityError(f"{segment.key} is read, or is not on the device: it cannot be evicted")
+        before = self._on_device
         if segment.host is None and self._host_room_for(segment):
             segment.host = HostCopy()
             self._on_host += len(segment)
             self.pending.append(Save(segment.host, segment.own.slots))
         self.statistics.evicted += 1
-        freed = self._free_own(segment)
+        self._free_own(segment)
         if segment.host is None:
-            freed += self._let_go(segment)
-        return freed
+            self._let_go(segment)
+        # With copies of those that had to leave the host for it.
+        return before - self._on_device
 
     def least_used(self) -> EncodedSegment | None:
         """Of the encodings that may be evicted, the one that was used the longest ago."""
@@ -305,10 +321,10 @@ class SegmentStore:
 
     def _host_room_for(self, segment: EncodedSegment) -> bool:
         """Whether an encoding may be saved, if need be in the place of those that were used the longest ago."""
-        if len(segment) > self.host_capacity:
+        saved = [s for s in self._segments.values() if s.host is not None and s.host.leases == 0]
+        if self._on_host - sum(map(len, saved)) + len(segment) > self.host_capacity:
             return False
-        saved = sorted((s for s in self._segments.values() if s.host is not None), key=lambda s: s.own.used)
-        for other in saved:
+        for other in sorted(saved, key=lambda s: s.own.used):
             if self._on_host + len(segment) <= self.host_capacity:
                 break
             self._forget_host(other)
@@ -316,16 +332,15 @@ class SegmentStore:
                 self._let_go(other)
         return True
 
-    def _let_go(self, segment: EncodedSegment) -> int:
-        """An encoding is nowhere any more but where it is read; the number of tokens freed."""
+    def _let_go(self, segment: EncodedSegment) -> None:
+        """An encoding is nowhere any more but where it is read."""
         self._segments.pop(segment.key, None)
         segment.dropped = True
-        freed = self._free_idle(segment)
+        self._free_idle(segment)
         if segment.leases:
             self._leaving[segment.id] = segment
-        return freed
 
-    def _free_own(self, segment: EncodedSegment) -> int:
+    def _free_own(self, segment: EncodedSegment) -> None:
         slots = segment.own.slots
         if not segment.dropped:
             self.on_idle(segment, False)
@@ -333,7 +348,6 @@ class SegmentStore:
         segment.own.slots = slots[:0]
         self._on_device -= len(slots)
         self.free(slots)
-        return len(slots)
 
     def _free_copy(self, segment: EncodedSegment, placement: Placement) -> int:
         del segment.elsewhere[placement.start]
@@ -341,14 +355,12 @@ class SegmentStore:
         self.free(placement.slots)
         return len(placement.slots)
 
-    def _free_idle(self, segment: EncodedSegment) -> int:
+    def _free_idle(self, segment: EncodedSegment) -> None:
         """Of a dropped encoding, free what nobody reads."""
-        freed = 0
         for placement in [copy for copy in segment.elsewhere.values() if copy.leases == 0]:
-            freed += self._free_copy(segment, placement)
+            self._free_copy(segment, placement)
         if segment.on_device and segment.own.leases == 0:
-            freed += self._free_own(segment)
-        return freed
+            self._free_own(segment)
 
     def _forget_host(self, segment: EncodedSegment) -> None:
         if segment.host is not None:
