@@ -85,6 +85,10 @@ def _check_decode(call: Mapping[str, Any], limits: Limits) -> None:
     if params is None:
         return
     check_sampling_params("sampling_params", params, limits)
+    if params.get("max_new_tokens") == 0:
+        raise RequestError(
+            "sampling_params.max_new_tokens", "must be at least 1: send what says no more as a prefill"
+        )
     if params.get("n", 1) != 1:
         raise RequestError("sampling_params.n", "must be 1: send a list of calls for several messages")
     if SEGMENTS_FIELD in (params.get("custom_params") or {}):
