@@ -7,6 +7,7 @@ and only the call's own tokens are computed.  See :mod:`hive.kv_segments.message
 from __future__ import annotations
 
 import asyncio
+import secrets
 from array import array
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -52,7 +53,7 @@ class Choreography:
         Raises:
             RequestError: where a call does not fit the messages that there are.
         """
-        planned = self._plan_all(body, decodes)
+        planned = _together(self._plan_all(body, decodes))
         if "calls" not in body:
             return await self._make(planned[0], request)
         try:
@@ -63,17 +64,19 @@ class Choreography:
             raise failures.exceptions[0] from None
         return {"results": [task.result() for task in tasks]}
 
-    async def stream(self, body: Mapping[str, Any], request: Request) -> AsyncIterator[bytes]:
-        """The pieces of one decode as server-sent events."""
-        planned = self._plan_all(body, True)[0]
-        planned = replace(planned, call=replace(planned.call, stream=True))
+    def stream(self, body: Mapping[str, Any], request: Request) -> AsyncIterator[bytes]:
+        """The pieces of decodes as server-sent events; those of a list have the index of their call.
 
-        async def events() -> AsyncIterator[bytes]:
-            async for piece in self._pieces(planned, request):
-                yield b"data: " + orjson.dumps(piece) + b"\n\n"
-            yield b"data: [DONE]\n\n"
-
-        return events()
+        Raises:
+            RequestError: where a call does not fit the messages that there are.
+        """
+        planned = [
+            replace(call, call=replace(call.call, stream=True))
+            for call in _together(self._plan_all(body, True))
+        ]
+        if "calls" in body:
+            return _events(_merged([self._pieces(call, request) for call in planned]))
+        return _events(self._pieces(planned[0], request))
 
     def drop(self, tenant: str | None, id: str) -> Message | None:
         """Forget a message; None where it is unknown."""
@@ -182,6 +185,53 @@ class Choreography:
         return {"id": planned.id, "output_ids": generated, "text": text}
 
 
+def _together(planned: list[_Planned]) -> list[_Planned]:
+    """Calls of one list run as one batch."""
+    group, calls = secrets.token_hex(8), len(planned)
+    return [
+        replace(one, call=replace(one.call, kv=replace(one.call.kv, group=group, calls=calls)))
+        for one in planned
+    ]
+
+
+async def _merged(calls: Sequence[AsyncIterator[dict[str, Any]]]) -> AsyncIterator[dict[str, Any]]:
+    """The pieces of several calls, each with the index of its call, as they come."""
+    pieces: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+
+    async def follow(index: int, call: AsyncIterator[dict[str, Any]]) -> None:
+        async for piece in call:
+            pieces.put_nowait({**piece, "index": index})
+
+    async def follow_all() -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index, call in enumerate(calls):
+                    group.create_task(follow(index, call))
+        finally:
+            pieces.put_nowait(None)
+
+    following = asyncio.create_task(follow_all())
+    try:
+        while (piece := await pieces.get()) is not None:
+            yield piece
+        await following
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    finally:
+        following.cancel()
+
+
+async def _events(pieces: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
+    """As server-sent events; what fails on the way is one, too, for the answer has begun."""
+    try:
+        async for piece in pieces:
+            yield b"data: " + orjson.dumps(piece) + b"\n\n"
+    except HTTPException as error:
+        failure = {"error": {"message": error.detail, "code": error.status_code}}
+        yield b"data: " + orjson.dumps(failure) + b"\n\n"
+    yield b"data: [DONE]\n\n"
+
+
 def router(choreography: Choreography | None, control: Control) -> APIRouter:
     """The routes; without a segment store the door refuses their bodies."""
     routes = APIRouter(prefix="/hive")
@@ -196,7 +246,7 @@ def router(choreography: Choreography | None, control: Control) -> APIRouter:
         assert choreography is not None
         body = orjson.loads(await request.body())
         if body.get("stream"):
-            return StreamingResponse(await choreography.stream(body, request), media_type="text/event-stream")
+            return StreamingResponse(choreography.stream(body, request), media_type="text/event-stream")
         return _json(await choreography.run(body, request, decodes=True))
 
     @routes.delete("/messages/{id:path}")

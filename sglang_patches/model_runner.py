@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import torch
 from hive.kv_segments.plan import runs_of
 from hive.kv_segments.request import KV_FIELD, KvRequest
 from hive.kv_segments.segment import HostCopy
+from hive.kv_segments.siblings import Siblings
 from hive.kv_segments.slots import KvSlots
 from hive.kv_segments.store import Move
 from sglang_patches.kv_state import KvState
@@ -39,6 +41,7 @@ class KvForward:
         self._slots = slots
         self.states: dict[str, KvState] = {}
         """By request id: requests that take part and are not over."""
+        self._siblings = Siblings()
 
     # Requests and messages, as the scheduler sees them come and go.
 
@@ -50,7 +53,24 @@ class KvForward:
         tenant = tag_of(req).get("tenant") or ""
         state = KvState.of(KvRequest.of_wire(wire), tenant, req.lora_id or "", req.origin_input_ids)
         req.hive.kv = self.states[req.rid] = state
+        if state.request.calls > 1:
+            self._siblings.arrived(state.request.group, state.request.calls, time.monotonic())
         req.customized_info = {**(req.customized_info or {}), KV_KEY: [state.said]}
+
+    def waiting_for_siblings(self, queue: Sequence[Req]) -> list[Req]:
+        """Requests of the queue that are not to run before the rest of their list is here.
+
+        Reads a clock, which ranks that must decide alike could not do; with the store there is one rank.
+        """
+        if not len(self._siblings):
+            return []
+        now = time.monotonic()
+        return [
+            req
+            for req in queue
+            if (kv := getattr(req, "hive", None) and req.hive.kv)
+            and self._siblings.waits(kv.request.group, now)
+        ]
 
     def departed(self, req: Req) -> None:
         """A request is over; one that never ran may still have a lease."""

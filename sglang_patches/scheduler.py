@@ -208,7 +208,10 @@ def around_get_next_batch_to_run(
     chunked = self.chunked_req
     # Requests of the queue may join the running batch, and be given up, within one loop.
     known = [*running_batch.reqs, *(last_batch.reqs if last_batch is not None else ()), *self.waiting_queue]
-    plan = original(self, running_batch, last_batch)
+    with _held(
+        self, self.hive.kv.waiting_for_siblings(self.waiting_queue) if self.hive.kv is not None else []
+    ):
+        plan = original(self, running_batch, last_batch)
     gone = [chunked] if chunked is not None and chunked.finished() else []
     for req in known:
         # One that was aborted before it was retracted is in the queue again, and gets its result later.
@@ -217,6 +220,17 @@ def around_get_next_batch_to_run(
             gone.append(req)
     _depart(self, gone)
     return plan
+
+
+@contextmanager
+def _held(scheduler: Scheduler, held: list[Req]) -> Iterator[None]:
+    """With some requests out of the queue, for as long as this lasts; then they are behind the others."""
+    if held:
+        scheduler.waiting_queue = [req for req in scheduler.waiting_queue if not any(req is h for h in held)]
+    try:
+        yield
+    finally:
+        scheduler.waiting_queue += held
 
 
 def after_is_fully_idle(

@@ -55,6 +55,10 @@ class KvRequest:
     """Of a choreography: position minus index, for the tokens behind the last span."""
     choreographed: bool = False
     """Whether its tokens are at positions of their own, so that it must never meet the exact radix tree."""
+    group: str = ""
+    """Of a call in a list: the list's name."""
+    calls: int = 1
+    """In that list."""
     corrector: Any = DEFAULT
     """As :func:`~hive.kv_segments.correctors.corrector_of` takes it."""
 
@@ -66,6 +70,8 @@ class KvRequest:
                 "keeps": [[keep.start, keep.end, keep.name] for keep in self.keeps],
                 "shift": self.shift,
                 "choreographed": self.choreographed,
+                "group": self.group,
+                "calls": self.calls,
                 "corrector": self.corrector,
             }
         )
@@ -79,6 +85,8 @@ class KvRequest:
             keeps=tuple(Keep(*keep) for keep in wire["keeps"]),
             shift=wire["shift"],
             choreographed=wire["choreographed"],
+            group=wire["group"],
+            calls=wire["calls"],
             corrector=wire["corrector"],
         )
 

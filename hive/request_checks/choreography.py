@@ -52,9 +52,11 @@ def _check_calls(
     if "calls" not in fields:
         check(fields, limits)
         return
-    if len(fields) > 1:
-        other = next(name for name in fields if name != "calls")
-        raise RequestError(shown_key(other), "must be in the calls, where there are several")
+    for name in fields:
+        if name == "stream" and check is _check_decode:
+            check_flag("stream", fields["stream"], limits)
+        elif name != "calls":
+            raise RequestError(shown_key(name), "must be in the calls, where there are several")
     calls = fields["calls"]
     if not isinstance(calls, list) or not 1 <= len(calls) <= MAX_CALLS:
         raise RequestError("calls", f"must be a list of 1 to {MAX_CALLS} calls, got {shown(calls)}")
@@ -62,7 +64,7 @@ def _check_calls(
         try:
             check(as_object("call", call), limits)
             if call.get("stream"):
-                raise RequestError("stream", "must not be set in a list of calls")
+                raise RequestError("stream", "must be set beside calls: a list is streamed as a whole")
         except RequestError as error:
             raise within(f"calls[{at}]", error) from None
 
