@@ -181,6 +181,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.pool.forward()
         assert not self.store.pending
 
+    @precondition(lambda self: len(self.reads) > 2)
     @rule()
     def clear(self) -> None:
         self.pool.clear()
