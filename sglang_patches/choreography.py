@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 from array import array
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from hive.kv_segments.messages import Layout, Message, MessageBook
 from hive.kv_segments.request import Keep
 from hive.request_checks.choreography import within
 from hive.request_tag import RequestError, header_tag, shown
-from sglang_patches.control import Control
+from sglang_patches.control import Control, controller
 from sglang_patches.kv_calls import Call
 
 DEFAULT_NEW_TOKENS = 128
@@ -45,6 +46,7 @@ class Choreography:
 
     def __init__(self, tokenizer_manager: Any) -> None:
         self._manager = tokenizer_manager
+        self._control = controller(tokenizer_manager)
         self.book = MessageBook(tokenizer_manager.model_config.context_len)
 
     async def run(self, body: Mapping[str, Any], request: Request, *, decodes: bool) -> dict[str, Any]:
@@ -141,6 +143,15 @@ class Choreography:
     async def _pieces(self, planned: _Planned, request: Request) -> AsyncIterator[dict[str, Any]]:
         """Answers to a call; with the last one its message is known to others."""
         tag = header_tag.get()
+        with self.book.making(tag.tenant, planned.id, tag.session) as wanted:
+            async with aclosing(self._answers(planned, request, wanted)) as answers:
+                async for answer in answers:
+                    yield answer
+
+    async def _answers(
+        self, planned: _Planned, request: Request, wanted: Callable[[], bool]
+    ) -> AsyncGenerator[dict[str, Any]]:
+        tag = header_tag.get()
         async for answer in planned.call.answers(self._manager, tag.tenant, request):
             reason = answer["meta_info"].get("finish_reason")
             if reason is None:
@@ -154,7 +165,11 @@ class Choreography:
             generated = answer["output_ids"][:-1] if planned.most else []
             tokens = array("q", [*planned.own, *generated])
             message = Message(planned.id, tag.tenant, tag.session, tokens, planned.layout.new_offset)
-            self.book.add(message)
+            if wanted():
+                self.book.add(message)
+            else:
+                # Its session ended, and it with it.
+                await self._control("drop_messages", tenant=tag.tenant, messages=[message.id])
             yield self._result(planned, message, generated, answer)
 
     def _result(

@@ -369,6 +369,7 @@ PATCHES: tuple[Patch, ...] = (
         why="Stored KV is placed behind any context, and corrected there.",
         breaks="Placed segments hold KV of other requests, and choreographies are answered with nonsense.",
         upstream=(PLACED_KV,),
+        only="0.5.17",
     ),
     Patch(
         _SCHEDULER + "is_disable_overlap_for_batch",

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +80,8 @@ class MessageBook:
         """``context_length`` bounds both the tokens of a call and their positions."""
         self._context_length = context_length
         self._messages: dict[tuple[str | None, str], Message] = {}
+        self._making: dict[tuple[str | None, str], str | None] = {}
+        """Sessions of the messages that calls are making."""
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -104,9 +107,25 @@ class MessageBook:
             raise RequestError(
                 field, f"must be 1 to 128 characters of A-Z, a-z, 0-9 and ._:/@-, got {shown(wanted)}"
             )
-        if (tenant, wanted) in self._messages:
+        if (tenant, wanted) in self._messages or (tenant, wanted) in self._making:
             raise RequestError(field, f"must be new: there is a message {wanted!r} already")
         return wanted
+
+    @contextmanager
+    def making(self, tenant: str | None, id: str, session: str | None) -> Iterator[Callable[[], bool]]:
+        """While a call makes a message, nobody else makes one of its id.
+
+        Yields what tells whether the message is still wanted: its session may end meanwhile.
+
+        Raises:
+            RequestError: if somebody does already.
+        """
+        self.new_id(tenant, id, "id")
+        self._making[tenant, id] = session
+        try:
+            yield lambda: (tenant, id) in self._making
+        finally:
+            self._making.pop((tenant, id), None)
 
     def add(self, message: Message) -> None:
         """A message was made."""
@@ -121,6 +140,8 @@ class MessageBook:
         gone = [m for m in self._messages.values() if (m.tenant, m.session) == (tenant, session)]
         for message in gone:
             del self._messages[message.tenant, message.id]
+        for key in [key for key, of in self._making.items() if (key[0], of) == (tenant, session)]:
+            del self._making[key]
         return gone
 
     def layout(
@@ -151,13 +172,11 @@ class MessageBook:
             new_offset = behind
         self._check_position(new_offset, "new_offset")
         layout = Layout(tuple(parents), tuple(offsets), new_offset)
-        for what, length in (
-            ("parents", layout.context + own + most_new),
-            ("new_offset", new_offset + own + most_new),
-        ):
+        for what, fixed in (("parents", layout.context + own), ("new_offset", new_offset + own)):
+            length = fixed + most_new
             if length > self._context_length:
                 raise RequestError(
-                    what,
+                    what if fixed >= self._context_length else "sampling_params.max_new_tokens",
                     f"must leave room for {own} tokens and {most_new} to come within the context of "
                     f"{self._context_length}, got {length} in all",
                 )

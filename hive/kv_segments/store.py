@@ -62,7 +62,6 @@ class Statistics:
     copied_tokens: int = 0
     """Of those, the ones that had to be copied to their position first."""
     hits: int = 0
-    misses: int = 0
     refused: int = 0
     """Encodings that found no room."""
 
@@ -383,7 +382,6 @@ class SegmentStore:
             "placed_tokens": counters.placed_tokens,
             "copied_tokens": counters.copied_tokens,
             "hits": counters.hits,
-            "misses": counters.misses,
             "refused": counters.refused,
         }
 

@@ -18,7 +18,10 @@ from hive.kv_segments.correctors.base import Corrector, PlacedRun
 
 @dataclass(frozen=True)
 class FirstK(Corrector):
-    """The first ``tokens`` of each placed run, or the first ``share`` of it (rounded up); one of the two is set."""
+    """The first ``tokens`` of each segment, or the first ``share`` of it (rounded up); one of the two is set.
+
+    What of them the exact tree has served is exact, and nothing else is computed in its place.
+    """
 
     tokens: int | None = None
     share: float | None = None
@@ -30,5 +33,6 @@ class FirstK(Corrector):
         return sum(map(self._first, placed))
 
     def _first(self, run: PlacedRun) -> int:
-        wanted = self.tokens if self.tokens is not None else math.ceil((self.share or 0.0) * len(run))
-        return min(wanted, len(run))
+        segment = run.offset + len(run)
+        wanted = self.tokens if self.tokens is not None else math.ceil((self.share or 0.0) * segment)
+        return min(max(wanted - run.offset, 0), len(run))

@@ -75,24 +75,36 @@ def test_nothing_and_everything(placed: list[PlacedRun]) -> None:
 
 
 @given(placed_runs(), st.integers(1, 15))
-def test_the_first_tokens_of_each_run(placed: list[PlacedRun], tokens: int) -> None:
+def test_the_first_tokens_of_each_segment(placed: list[PlacedRun], tokens: int) -> None:
     corrector = FirstK(tokens=tokens)
-    wanted = [index for run in placed for index in range(run.start, run.end) if index - run.start < tokens]
+    wanted = [
+        index
+        for run in placed
+        for index in range(run.start, run.end)
+        if run.offset + index - run.start < tokens
+    ]
     assert corrector.select(placed) == wanted
     assert corrector.most(placed) == len(wanted)
 
 
 @given(placed_runs(), SHARES)
-def test_the_first_share_of_each_run(placed: list[PlacedRun], share: float) -> None:
+def test_the_first_share_of_each_segment(placed: list[PlacedRun], share: float) -> None:
     wanted: list[int] = []
     for run in placed:
-        wanted += range(run.start, run.start + math.ceil(share * (run.end - run.start)))
+        first = math.ceil(share * (run.offset + run.end - run.start))
+        wanted += [index for index in range(run.start, run.end) if run.offset + index - run.start < first]
     assert FirstK(share=share).select(placed) == wanted
     assert FirstK(share=share).most(placed) == len(wanted)
 
 
 def test_a_share_is_rounded_up() -> None:
     assert FirstK(share=0.15).select([PlacedRun(10, 11), PlacedRun(20, 30)]) == [10, 20, 21]
+
+
+def test_what_the_exact_tree_served_of_a_beginning_is_not_made_up_for() -> None:
+    assert FirstK(tokens=4).select([PlacedRun(10, 20, offset=3)]) == [10]
+    assert FirstK(tokens=4).select([PlacedRun(10, 20, offset=4)]) == []
+    assert FirstK(share=0.5).select([PlacedRun(10, 14, offset=4)]) == []
 
 
 @given(placed_runs(), SHARES, st.data())

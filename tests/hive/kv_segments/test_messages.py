@@ -131,11 +131,11 @@ def test_a_message_ends_behind_its_last_token() -> None:
 def test_the_context_bounds_tokens_and_positions() -> None:
     made = book(a=60, b=30)
     assert layout(made, 4, 6, parents=["a", "b"]).new_offset == 90
-    assert refusal(made, 5, 6, parents=["a", "b"]).field == "parents"
+    assert refusal(made, 11, 0, parents=["a", "b"]).field == "parents"
     # Though their positions would fit, their slots would not.
-    assert refusal(made, 5, 6, parents=["a", "b"], offsets=[0, 0], new_offset=0).field == "parents"
+    assert refusal(made, 11, 0, parents=["a", "b"], offsets=[0, 0], new_offset=0).field == "parents"
     assert layout(made, 4, 6, parents=["b"], new_offset=90).new_offset == 90
-    assert refusal(made, 4, 7, parents=["b"], new_offset=90).field == "new_offset"
+    assert refusal(made, 11, 0, parents=["b"], new_offset=90).field == "new_offset"
     assert layout(made, parents=["a"], offsets=[40], new_offset=0).offsets == (40,)
     assert refusal(made, parents=["a"], offsets=[41], new_offset=0).field == "offsets[0]"
     assert refusal(made, parents=["b", "a"], offsets=[50, None]).field == "offsets[1]"
@@ -274,3 +274,39 @@ def test_there_is_an_end_to_messages(monkeypatch: pytest.MonkeyPatch) -> None:
         made.new_id("t", None, "id")
     made.remove("t", "b")
     assert made.new_id("t", "b", "id") == "b"
+
+
+def test_nobody_else_makes_a_message_of_an_id_that_is_being_made() -> None:
+    made = MessageBook(CONTEXT)
+    with made.making("t", "a", None) as wanted:
+        with pytest.raises(RequestError) as refused, made.making("t", "a", None):
+            pass
+        assert refused.value.field == "id"
+        with pytest.raises(RequestError):
+            made.new_id("t", "a", "id")
+        # Another tenant's is another message.
+        assert made.new_id("u", "a", "id") == "a"
+        assert wanted()
+    assert made.new_id("t", "a", "id") == "a"
+
+
+def test_a_message_whose_session_ends_while_it_is_made_is_not_wanted_any_more() -> None:
+    made = MessageBook(CONTEXT)
+    with made.making("t", "a", "s") as wanted, made.making("u", "a", "s") as of_another:
+        assert made.end_session("t", "s") == []
+        assert not wanted()
+        assert of_another()
+
+
+@pytest.mark.parametrize(
+    ("own", "most_new", "field"),
+    [
+        (5, 100, "sampling_params.max_new_tokens"),
+        (95, 1, "parents"),
+        (90, 20, "sampling_params.max_new_tokens"),
+    ],
+)
+def test_what_leaves_no_room_is_named(own: int, most_new: int, field: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        layout(book(a=5), own, most_new, parents=["a"])
+    assert refused.value.field == field
