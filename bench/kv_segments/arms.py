@@ -6,11 +6,12 @@ implementation has no cache at all.
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from bench.kv_segments.client import KV, Client, Streamed, kv_of
 from bench.kv_segments.encoding import Encoding
@@ -103,6 +104,10 @@ class Choreographed(Arm):
 
     corrector: Corrector = "none"
     session: str = ""
+    _asked: list[tuple[dict[str, Any], asyncio.Future[Streamed]]] = field(default_factory=list)
+    """Decodes that were asked for in this turn of the loop."""
+    _sending: asyncio.Task[None] | None = None
+    """Kept, or the loop might forget it."""
 
     async def begin(self) -> None:
         await super().begin()
@@ -145,9 +150,36 @@ class Choreographed(Arm):
             "corrector": self.corrector,
             **_arrangement(parents, offsets, new_offset),
         }
-        answer = await self.client.stream("/hive/decode", body, self._headers)
+        answer = await self._decoded(body)
         self._note(name, answer, kv_of(answer.body.get("kv")))
         return Made(answer.body.get("text") or "", id=answer.body["id"])
+
+    async def _decoded(self, body: dict[str, Any]) -> Streamed:
+        """The answer to a decode; those that a program asks for at once are sent as one list, which is what the API
+        has for parallel calls."""
+        waiting = asyncio.get_running_loop().create_future()
+        self._asked.append((body, waiting))
+        if len(self._asked) == 1:
+            self._sending = asyncio.create_task(self._send())
+        return cast(Streamed, await waiting)
+
+    async def _send(self) -> None:
+        # The calls of one `gather` begin in one turn of the loop, before this task has its own.
+        asked, self._asked = self._asked, []
+        bodies = [body for body, _ in asked]
+        try:
+            if len(asked) == 1:
+                answers = [await self.client.stream("/hive/decode", bodies[0], self._headers)]
+            else:
+                answers = await self.client.stream_all("/hive/decode", bodies, self._headers)
+        except BaseException as error:
+            for _, waiting in asked:
+                if not waiting.done():
+                    waiting.set_exception(error)
+            return
+        for (_, waiting), answer in zip(asked, answers, strict=True):
+            if not waiting.done():
+                waiting.set_result(answer)
 
     @property
     def _headers(self) -> dict[str, str]:

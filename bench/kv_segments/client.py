@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
+import aiohttp
 
 from bench.logits_cache.client import BenchError
 
@@ -74,12 +75,13 @@ class Client:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        # Environment variables must not put a proxy between this process and the server.
-        self._http = httpx.AsyncClient(
+        # Not httpx: it takes 5 ms of a request, and 35 of eight at a time, which would be half of what is measured.
+        # Environment variables do not put a proxy between this process and the server.
+        self._http = aiohttp.ClientSession(
             base_url=url,
-            timeout=httpx.Timeout(900),
-            limits=httpx.Limits(max_connections=None),
-            trust_env=False,
+            timeout=aiohttp.ClientTimeout(900),
+            connector=aiohttp.TCPConnector(limit=0),
+            read_bufsize=2**24,
         )
 
     async def __aenter__(self) -> Self:
@@ -88,7 +90,7 @@ class Client:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._http.aclose()
+        await self._http.close()
 
     async def stream(
         self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
@@ -98,25 +100,44 @@ class Client:
         Raises:
             BenchError: when the server refuses it or the stream ends early.
         """
+        return (await self._streamed(path, body, headers, 1))[0]
+
+    async def stream_all(
+        self, path: str, bodies: Sequence[Mapping[str, Any]], headers: Mapping[str, str] | None = None
+    ) -> list[Streamed]:
+        """The same for a list of calls in one request.
+
+        Raises:
+            BenchError: when the server refuses it or the stream ends early.
+        """
+        return await self._streamed(path, {"calls": [*bodies]}, headers, len(bodies))
+
+    async def _streamed(
+        self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None, calls: int
+    ) -> list[Streamed]:
         started = time.perf_counter()
-        first = 0.0
-        last = ""
-        async with self._http.stream("POST", path, json={**body, "stream": True}, headers=headers) as answer:
-            if answer.status_code != 200:
-                raise _refused(path, answer.status_code, (await answer.aread()).decode())
-            async for line in answer.aiter_lines():
+        first, ended = [0.0] * calls, [0.0] * calls
+        last = [b""] * calls
+        async with self._http.post(path, json={**body, "stream": True}, headers=headers) as answer:
+            if answer.status != 200:
+                raise _refused(path, answer.status, await answer.text())
+            async for line in answer.content:
                 # Every event repeats those before it: only the last is worth the time that parsing takes, which
                 # other streams of this process would wait for.
-                if line.startswith("data: {"):
-                    first = first or time.perf_counter()
-                    last = line
-        ended = time.perf_counter()
-        parsed: dict[str, Any] = json.loads(last.removeprefix("data: ")) if last else {}
-        if "error" in parsed:
-            raise BenchError(f"{path}: the stream broke off: {str(parsed['error'])[:500]}")
-        if parsed.get("meta_info", {}).get("finish_reason") is None:
-            raise BenchError(f"{path}: the stream ended before the answer was complete")
-        return Streamed(started, first, ended, parsed)
+                if line.startswith(b"data: {"):
+                    at = _index(line) if calls > 1 else 0
+                    ended[at] = time.perf_counter()
+                    first[at] = first[at] or ended[at]
+                    last[at] = line
+        found = []
+        for at in range(calls):
+            parsed: dict[str, Any] = json.loads(last[at].removeprefix(b"data: ")) if last[at] else {}
+            if "error" in parsed:
+                raise BenchError(f"{path}: the stream broke off: {str(parsed['error'])[:500]}")
+            if parsed.get("meta_info", {}).get("finish_reason") is None:
+                raise BenchError(f"{path}: the stream ended before the answer was complete")
+            found.append(Streamed(started, first[at], ended[at], parsed))
+        return found
 
     async def post(
         self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
@@ -126,23 +147,32 @@ class Client:
         Raises:
             BenchError: when the server refuses it.
         """
-        answer = await self._http.post(path, json=body, headers=headers)
-        if answer.status_code != 200:
-            raise _refused(path, answer.status_code, answer.text)
-        parsed: dict[str, Any] = answer.json()
-        return parsed
+        async with self._http.post(path, json=body, headers=headers) as answer:
+            if answer.status != 200:
+                raise _refused(path, answer.status, await answer.text())
+            parsed: dict[str, Any] = await answer.json(content_type=None)
+            return parsed
 
     async def flush(self) -> None:
         """Make the server's caches cold."""
-        answer = await self._http.post("/flush_cache", params={"timeout": FLUSH_PATIENCE_S})
-        if answer.status_code != 200:
-            raise _refused("/flush_cache", answer.status_code, answer.text)
+        async with self._http.post("/flush_cache", params={"timeout": FLUSH_PATIENCE_S}) as answer:
+            if answer.status != 200:
+                raise _refused("/flush_cache", answer.status, await answer.text())
 
     async def end_session(self, session: str) -> None:
         """Forget a session, with its messages."""
-        answer = await self._http.delete(f"/hive/sessions/{session}")
-        if answer.status_code != 200:
-            raise _refused("DELETE /hive/sessions", answer.status_code, answer.text)
+        async with self._http.delete(f"/hive/sessions/{session}") as answer:
+            if answer.status != 200:
+                raise _refused("DELETE /hive/sessions", answer.status, await answer.text())
+
+
+_LAST_FIELD = re.compile(rb'"index": ?(\d+)}\s*$')
+
+
+def _index(line: bytes) -> int:
+    """Of the call that an event of a list belongs to: the last field, without parsing all."""
+    found = _LAST_FIELD.search(line, max(0, len(line) - 32))
+    return int(found[1]) if found else 0
 
 
 def _refused(path: str, status: int, text: str) -> BenchError:

@@ -40,7 +40,16 @@ class StandIn:
         return 200, self._keep(request.body["tokens"], request.body["parents"])
 
     def decode(self, request: Received) -> Answer:
-        body = request.body
+        if "calls" not in request.body:
+            return 200, Events([*self._decoded(request.body), b"data: [DONE]\n\n"])
+        calls = [self._decoded(call) for call in request.body["calls"]]
+        # The pieces of all calls, in turn.
+        pieces = [
+            {**piece, "index": index} for turn in zip(*calls, strict=True) for index, piece in enumerate(turn)
+        ]
+        return 200, Events([*pieces, b"data: [DONE]\n\n"])
+
+    def _decoded(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         generated = _output(body["header_tokens"], body["sampling_params"])
         kept = self._keep([*body["header_tokens"], *generated], body["parents"])
         answer = {
@@ -49,8 +58,7 @@ class StandIn:
             "output_ids": generated,
             "meta_info": {"finish_reason": {"type": "length"}},
         }
-        begun = {**answer, "output_ids": generated[:1], "meta_info": {"finish_reason": None}}
-        return 200, Events([begun, answer, b"data: [DONE]\n\n"])
+        return [{**answer, "output_ids": generated[:1], "meta_info": {"finish_reason": None}}, answer]
 
     def _keep(self, tokens: list[int], parents: list[str]) -> dict[str, Any]:
         name = f"m{next(self.ids)}"

@@ -26,15 +26,17 @@ async def test_a_choreographed_workflow() -> None:
         prefills, decodes = server.asked("/hive/prefill"), server.asked("/hive/decode")
         sessions = {request.headers["x-hive-session"] for request in (*prefills, *decodes)}
     assert sorted(len(request.body["tokens"]) for request in prefills) == [15, 20, 20, 20]
-    assert len(decodes) == 6
-    final = decodes[-1].body
+    # What is asked for at once is one request.
+    asked = [request.body for request in decodes]
+    assert [len(body.get("calls", [body])) for body in asked] == [3, 2, 1]
+    assert all(body["stream"] is True for body in asked)
+    final = asked[-1]
     assert final["corrector"] == {"kind": "first-k", "share": 0.15}
-    assert final["stream"] is True
     assert final["sampling_params"]["ignore_eos"] is True
     assert final["sampling_params"]["max_new_tokens"] == 5
     # Who votes sees his own system prompt, the problem and all drafts; the last call sees one of them.
     drafts = [name for name, tokens in stand_in.messages.items() if len(tokens) > 5][4:7]
-    assert decodes[3].body["parents"][2:] == drafts
+    assert asked[1]["calls"][0]["parents"][2:] == drafts
     assert len(final["parents"]) == 3
     assert stand_in.ended == list(sessions)
     assert [call.decode for call in io.calls] == [False] * 4 + [True] * 6
