@@ -65,7 +65,7 @@ def require(server_args: Any, model_config: Any) -> None:
     """
     from sglang.srt.configs.model_config import AttentionArch
 
-    prefill, decode = server_args.get_attention_backends()
+    others = sorted({*server_args.get_attention_backends()} - {*BACKENDS})
     reasons = (
         (
             model_config.attention_arch == AttentionArch.MLA,
@@ -110,8 +110,12 @@ def require(server_args: Any, model_config: Any) -> None:
             "--enable-hierarchical-cache has another cache; --hive-kv-segments-host-bytes keeps segments on the host",
         ),
         (
-            {prefill, decode} - set(BACKENDS),
-            f"--attention-backend must be {' or '.join(BACKENDS)}, got {prefill}",
+            server_args.enable_streaming_session,
+            "--enable-streaming-session keeps KV beside the cache, where segments are not looked for. Leave it out",
+        ),
+        (
+            others,
+            f"--attention-backend must be {' or '.join(BACKENDS)}, got {' and '.join(others)}",
         ),
     )
     if found := next((reason for holds, reason in reasons if holds), None):

@@ -167,7 +167,7 @@ class AgentAware(current().storing):  # type: ignore[misc]
         for other in self._beside_the_tree():
             resident[other.hive.producer] += len(other)
             held[other.hive.agent] += len(other)
-            if not other.own.leases:
+            if not other.own.leases and isinstance(self.evictable_leaves, LeafIndex):
                 leaves.append(other)
         for what, booked, found in (
             ("evictable tokens", self.evictable_size_, evictable),

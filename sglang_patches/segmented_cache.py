@@ -11,8 +11,10 @@ on such KV enters the tree.  What it leaves behind goes to the store, or is free
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +35,7 @@ from hive.eviction.leaves import LeafIndex
 from hive.eviction.node import NodeRecord
 from hive.kv_segments.correctors import PlacedRun
 from hive.kv_segments.plan import Piece, Span, plan, runs_of
-from hive.kv_segments.request import Keep, WireSpan
+from hive.kv_segments.request import CONTEXTS, Keep, WireSpan
 from hive.kv_segments.segment import EncodedSegment, Placement, SegmentKey
 from hive.kv_segments.store import IntegrityError, Move, SegmentStore
 from sglang_patches.kv_state import KvState, Lease, state_of
@@ -79,15 +81,16 @@ class SegmentedRadixCache(HiveRadixCache):
         state = state_of(params.req)
         if state is None:
             return super().match_prefix(params)
+        # It waits, or waits again: what it was admitted with may not be what it is admitted with now.
+        self.let_go(state)
         exact = self._empty_match_result if state.request.choreographed else super().match_prefix(params)
         begin = len(exact.device_indices)
-        state.said["exact"] = begin
         tokens = params.key.token_ids
         limit = len(tokens) - 1 if params.key.limit is None else min(params.key.limit, len(tokens) - 1)
         pieces = self._plan(state, tokens, begin, limit)
         placed = sum(len(piece) for piece in pieces if piece.source is not None)
         wanted = sum(max(min(span.end, limit) - max(span.start, begin), 0) for span in state.request.spans)
-        state.said["missing"] = wanted - placed
+        state.said |= {"exact": begin, "placed": 0, "recomputed": 0, "missing": wanted - placed}
         return exact._replace(host_hit_length=pieces[-1].end - begin) if pieces else exact
 
     def init_load_back(self, params: InitLoadBackParams) -> tuple[torch.Tensor, TreeNode]:
@@ -95,10 +98,16 @@ class SegmentedRadixCache(HiveRadixCache):
         state = state_of(req)
         assert state is not None
         begin = len(req.prefix_indices)
-        # One that was admitted and then found no place in the batch is admitted once more.
-        self.let_go(state)
-        tokens = req.full_untruncated_fill_ids
-        lease = self._lease(state, self._plan(state, tokens, begin, len(tokens) - 1), begin)
+        # As far as the match reached, which may have been told to end early.
+        pieces = self._plan(state, req.full_untruncated_fill_ids, begin, begin + params.host_hit_length)
+        behind = len(req.full_untruncated_fill_ids) - begin - params.host_hit_length
+        lease = self._lease(state, pieces, begin, behind)
+        if lease is None:
+            state.said |= {"placed": 0, "recomputed": 0}
+            state.said["missing"] += sum(len(piece) for piece in pieces if piece.source is not None)
+            if state.request.choreographed:
+                # Its tokens are where ordinary prefill would not compute them.
+                lease = self._lease(state, [replace(piece, source=None) for piece in pieces], begin, behind)
         if lease is None:
             if state.request.choreographed:
                 from sglang.srt.managers.schedule_batch import FINISH_ABORT
@@ -109,7 +118,6 @@ class SegmentedRadixCache(HiveRadixCache):
                     status_code=HTTPStatus.SERVICE_UNAVAILABLE,
                 )
             return req.prefix_indices[:0], req.last_node
-        state.lease = lease
         if not req.retracted_stain:
             # They are no cache hits.
             req.already_computed = sum(map(len, lease.runs)) + len(lease.spare)
@@ -124,12 +132,33 @@ class SegmentedRadixCache(HiveRadixCache):
         return plan(spans, begin, limit, to_the_end=state.request.choreographed)
 
     def _find(self, state: KvState, span: WireSpan, tokens: Any) -> EncodedSegment | None:
-        return self.store.find(state.key(span.name, tokens, span.start, span.end))
+        segment = self.store.find(state.key(span.name, tokens, span.start, span.end))
+        if segment is None or span.name in CONTEXTS:
+            return segment
+        # Messages are found by their ids, and one of this id may have been made for a client that never heard of it.
+        return segment if segment.tokens == array("q", tokens[span.start : span.end]) else None
 
-    def _lease(self, state: KvState, pieces: list[Piece[EncodedSegment]], begin: int) -> Lease | None:
-        """Slots for the pieces; None where there are none, and where the pool has not enough slots."""
+    def _lease(
+        self, state: KvState, pieces: list[Piece[EncodedSegment]], begin: int, behind: int
+    ) -> Lease | None:
+        """Slots for the pieces; None where there are none, and where the pool has not enough slots.
+
+        What a corrector computes again takes slots beside the placed ones, which the scheduler has not reckoned with:
+        the ``behind`` tokens that it prefills next need to find room as well.
+        """
         if not pieces:
             return None
+        # Making room for one piece must not take away another one.
+        with self.store.holding([piece.source for piece in pieces if piece.source is not None]):
+            lease = self._lease_held(state, pieces, begin)
+        if lease is not None:
+            state.lease = lease
+            if self.token_to_kv_pool_allocator.available_size() + self.evictable_size() < behind:
+                self.let_go(state)
+        return state.lease
+
+    def _lease_held(self, state: KvState, pieces: list[Piece[EncodedSegment]], begin: int) -> Lease | None:
+        """The same, for sources that are held."""
         placed = [
             PlacedRun(piece.start, piece.end, piece.offset) for piece in pieces if piece.source is not None
         ]
@@ -246,8 +275,8 @@ class SegmentedRadixCache(HiveRadixCache):
             own = lease.private[sum(map(len, lease.runs)) :]
         self._end_lease(state)
         if keeping:
-            if lease is not None and not state.request.choreographed:
-                exact = self._insert_exact(req, lease, row)
+            if lease is not None and lease.pieces[0].source is None and not state.request.choreographed:
+                exact = lease.pieces[0].end
                 mine.take(0, exact)
             for keep in state.request.keeps:
                 end = self._end_of(req, keep, length)
@@ -259,23 +288,21 @@ class SegmentedRadixCache(HiveRadixCache):
                     req, state, keep, end, row[keep.start : end].clone()
                 ):
                     mine.take(keep.start, end)
+            if lease is not None and exact:
+                # Not before the copies: slots of the tree may be evicted, and be what a copy is made to.
+                self._insert_exact(req, lease.begin, row[:exact])
         rest = [row[start:end] for start, end in mine]
         self.token_to_kv_pool_allocator.free(torch.cat([own, *rest]))
         if req.last_node is not None:
             self.dec_lock_ref(req.last_node)
 
-    def _insert_exact(self, req: Req, lease: Lease, row: torch.Tensor) -> int:
-        """Give the tree the tokens before the first placed one; the index behind them."""
-        first = lease.pieces[0]
-        if first.source is not None:
-            return 0
-        end = first.end
-        key = RadixKey(req.origin_input_ids[:end], req.extra_key)
+    def _insert_exact(self, req: Req, begin: int, slots: torch.Tensor) -> None:
+        """Give the tree the tokens before the first placed one; those before ``begin`` are its own."""
+        key = RadixKey(req.origin_input_ids[: len(slots)], req.extra_key)
         priority = getattr(req, "priority", 0) or 0
-        result = self.insert(InsertParams(key=key, value=row[:end].clone(), priority=priority))
+        result = self.insert(InsertParams(key=key, value=slots.clone(), priority=priority))
         # Another request may have brought some of them meanwhile.
-        self.token_to_kv_pool_allocator.free(row[lease.begin : max(result.prefix_len, lease.begin)])
-        return end
+        self.token_to_kv_pool_allocator.free(slots[begin : max(result.prefix_len, begin)])
 
     def _keep_copies(self, req: Req, state: KvState, length: int) -> None:
         """Store copies of what an exact request is to leave: its own slots go to the tree."""
@@ -302,7 +329,10 @@ class SegmentedRadixCache(HiveRadixCache):
         key = self._key_of(req, state, keep, end)
         store = self.store
         if store.find(key) is not None:
-            return False
+            if keep.name in CONTEXTS:
+                return False
+            # A message of this id was made for a client that went away before it heard of it.
+            store.drop(key)
         if not store.room_for(end - keep.start):
             store.statistics.refused += 1
             return False
@@ -396,7 +426,7 @@ class SegmentedRadixCache(HiveRadixCache):
         return [*super()._path(req), *((segment.hive, len(segment)) for segment, _ in read)]
 
     def _beside_the_tree(self) -> Collection[Any]:
-        return [segment for segment in self.store if segment.on_device and not segment.dropped]
+        return [segment for segment in self.store if segment.on_device]
 
     def check_integrity(self) -> None:
         super().check_integrity()
