@@ -6,14 +6,13 @@ All of it runs on the stream of the forward pass, in the order in which the sche
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hive.kv_segments.plan import runs_of
+from hive.kv_segments.plan import Run, runs_of
 from hive.kv_segments.request import KV_FIELD, KvRequest
 from hive.kv_segments.segment import HostCopy
 from hive.kv_segments.siblings import Siblings
@@ -21,7 +20,7 @@ from hive.kv_segments.slots import KvSlots
 from hive.kv_segments.store import Move
 from sglang_patches.kv_state import KvState
 from sglang_patches.request_state import KV_KEY, tag_of
-from sglang_patches.virtual_rows import VirtualRows
+from sglang_patches.virtual_rows import VirtualRows, paged
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -92,8 +91,8 @@ class KvForward:
 
     # The forward pass.
 
-    def prepare(self, batch: ForwardBatch, forward: Callable[[ForwardBatch], Any]) -> None:
-        """Copy what the store has noted, compute virtual rows, and shift the batch's own positions.
+    def run(self, batch: ForwardBatch, forward: Callable[[ForwardBatch], Any]) -> Any:
+        """The forward pass of a batch: copies that the store has noted come first, then virtual rows.
 
         Args:
             batch: about to go through the model.
@@ -101,13 +100,22 @@ class KvForward:
         """
         self._move()
         if not self.states or not batch.rids:
-            return
+            return forward(batch)
         known = [self.states.get(rid) for rid in batch.rids]
         if not any(known):
-            return
-        if batch.forward_mode.is_extend():
-            self._compute(VirtualRows(self._runner, batch, known, forward), known)
+            return forward(batch)
         self._shift(batch, known)
+        if not batch.forward_mode.is_extend():
+            return forward(batch)
+        rows = VirtualRows(self._runner, batch, known, forward)
+        if runs := self._runs(rows, known):
+            return rows.compute(runs)
+        if not all(known):
+            return forward(batch)
+        # Of few tokens behind a long prefix, one kernel that reads all from the pool is quicker than one for each
+        # part and a third that merges the two. Where others are in the batch, they get what they would get without.
+        with paged(self._runner.attn_backend):
+            return forward(batch)
 
     def _move(self) -> None:
         noted, self._store.pending = self._store.pending, []
@@ -124,9 +132,9 @@ class KvForward:
             else:
                 self._slots.copy(item.source, item.target, item.delta)
 
-    def _compute(self, rows: VirtualRows, known: Sequence[KvState | None]) -> None:
-        """What requests that are new in the batch need to be computed before their own rows."""
-        runs = []
+    def _runs(self, rows: VirtualRows, known: Sequence[KvState | None]) -> list[Run]:
+        """What requests that are new in the batch need to have computed before their own rows."""
+        runs: list[Run] = []
         for row, state in enumerate(known):
             lease = state.lease if state is not None else None
             if state is None or lease is None or not lease.waiting:
@@ -140,7 +148,7 @@ class KvForward:
                 state.said["placed"] -= len(chosen)
                 state.said["recomputed"] += len(chosen)
             runs += [rows.of(row, run) for run in mine]
-        rows.compute(runs)
+        return runs
 
     def _shift(self, batch: ForwardBatch, known: Sequence[KvState | None]) -> None:
         """Move the tokens behind the messages of a choreography to where its call has them."""
@@ -159,5 +167,5 @@ def around_forward(
     """Put the KV in place first, where there is a segment store."""
     kv: KvForward | None = getattr(self, "hive_kv", None)
     if kv is not None:
-        kv.prepare(forward_batch, functools.partial(original, self))
+        return kv.run(forward_batch, lambda batch: original(self, batch, *args, **kwargs))
     return original(self, forward_batch, *args, **kwargs)

@@ -63,10 +63,69 @@ class VirtualRows:
         """A run of the request in a row of the batch."""
         return dataclasses.replace(run, row=row)
 
-    def compute(self, runs: Sequence[Run]) -> None:
-        """Compute runs, those of one request in ascending order, into the slots that their requests' rows name."""
-        for part in passes(runs, self._most_rows, self._most_tokens):
+    def compute(self, runs: Sequence[Run]) -> Any:
+        """Compute runs, those of one request in ascending order, into the slots that their requests' rows name.
+
+        Returns:
+            The output of the batch's own rows, which go through the model with the last of the runs where they can.
+        """
+        parts = passes(runs, self._most_rows, self._most_tokens)
+        last = parts.pop() if parts and self._fits(parts[-1]) else None
+        for part in parts:
             self._pass(part, [True] * len(part))
+        if last is None:
+            return self._forward(self._batch)
+        with _eager(self._runner), paged(self._runner.attn_backend):
+            joined = self._joined(self._batch_of(last, [True] * len(last)))
+            if self._runner.server_args.enable_lora:
+                self._runner.lora_manager.prepare_lora_batch(joined)
+            output = self._forward(joined)
+        logits = output.logits_output
+        logits.next_token_logits = logits.next_token_logits[len(last) :]
+        return output
+
+    def _fits(self, part: Sequence[Run]) -> bool:
+        """Whether the batch's own rows can go through the model with virtual ones.
+
+        They cannot where something is returned for each of their tokens, and not with rows of other kinds.
+        """
+        from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardMode
+
+        batch = self._batch
+        return (
+            batch.forward_mode == ForwardMode.EXTEND
+            and not batch.return_logprob
+            and batch.capture_hidden_mode in (None, CaptureHiddenMode.NULL)
+            and len(part) + batch.batch_size <= self._most_rows
+            and sum(map(len, part)) + len(batch.input_ids) <= self._most_tokens
+        )
+
+    def _joined(self, rows: ForwardBatch) -> ForwardBatch:
+        """Virtual rows with the batch's own behind them."""
+        batch = self._batch
+        lengths = [*rows.extend_seq_lens_cpu, *batch.extend_seq_lens_cpu]
+        both = {
+            name: torch.cat([getattr(rows, name), getattr(batch, name).to(getattr(rows, name).dtype)])
+            for name in (
+                *("input_ids", "req_pool_indices", "seq_lens", "seq_lens_cpu", "orig_seq_lens"),
+                *("out_cache_loc", "positions", "extend_seq_lens", "extend_prefix_lens"),
+            )
+        }
+        starts = torch.tensor([0, *np.cumsum(lengths)[:-1].tolist()], dtype=torch.int32)
+        return dataclasses.replace(
+            rows,
+            **both,
+            batch_size=rows.batch_size + batch.batch_size,
+            seq_lens_sum=rows.seq_lens_sum + int(batch.seq_lens_cpu.sum()),
+            extend_num_tokens=sum(lengths),
+            extend_start_loc=starts.to(rows.extend_seq_lens.device),
+            extend_prefix_lens_cpu=[*rows.extend_prefix_lens_cpu, *batch.extend_prefix_lens_cpu],
+            extend_seq_lens_cpu=lengths,
+            extend_logprob_start_lens_cpu=lengths,
+            num_token_non_padded_cpu=sum(lengths),
+            lora_ids=[*rows.lora_ids, *batch.lora_ids],
+            rids=[*rows.rids, *batch.rids],
+        )
 
     def take(self, row: int, chosen: Sequence[int], slots: torch.Tensor) -> None:
         """Put slots of its own into a request's row, where tokens are chosen to be computed again."""
@@ -76,8 +135,8 @@ class VirtualRows:
 
     def deviation(self, row: int, lease: Lease) -> NDArray[np.float32]:
         """How far the placed values are off at the check layer: squared distances, float32 [placed tokens]."""
-        placed = {run.start for run in lease.placed}
-        runs = [run for run in lease.runs if run.start not in placed]
+        # The rest of the context is computed up to there as well, and kept, for it is not stored.
+        runs = [*lease.runs]
         runs += [Run(p.start, p.end, p.position) for p in lease.pieces if p.source is not None]
         runs.sort(key=lambda run: run.start)
         found = []
@@ -118,7 +177,7 @@ class VirtualRows:
         """One forward pass over virtual rows; the KV of those that are not ``written`` goes nowhere."""
         rows = self._batch_of(part, written)
         adapters = self._runner.lora_manager if self._runner.server_args.enable_lora else None
-        with _eager(self._runner), _paged(self._runner.attn_backend):
+        with _eager(self._runner), paged(self._runner.attn_backend):
             try:
                 if adapters is not None:
                     adapters.prepare_lora_batch(rows)
@@ -212,8 +271,11 @@ def _eager(runner: ModelRunner) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _paged(backend: Any) -> Iterator[None]:
-    """With KV written before it is read: flashinfer's other prefill reads a row's own KV from its input."""
+def paged(backend: Any) -> Iterator[None]:
+    """With KV written before it is read, and all of it read from the pool.
+
+    Flashinfer's other prefill reads a row's own KV from its input; the other backends know nothing else than this.
+    """
     if not hasattr(backend, "use_paged"):
         yield
         return

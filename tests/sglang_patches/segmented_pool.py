@@ -106,6 +106,9 @@ class Contents:
 class SimulatedRows(VirtualRows):
     """Virtual rows whose passes leave in slots what the model would."""
 
+    def _fits(self, part: Sequence[Run]) -> bool:
+        return False  # the batch's own rows are simulated elsewhere
+
     def _pass(self, part: Sequence[Run], written: Sequence[bool]) -> None:
         assert len(part) <= self._most_rows
         assert sum(map(len, part)) <= self._most_tokens
@@ -205,6 +208,7 @@ class SegmentedPool(KvPool):
         super().__init__(size, policy, **options)
         self.contents = Contents(size + 1)
         runner: Any = SimpleNamespace(
+            attn_backend=None,
             contents=self.contents,
             req_to_token_pool=self.table,
             server_args=SimpleNamespace(chunked_prefill_size=most_tokens, enable_lora=False),
@@ -406,7 +410,7 @@ class SegmentedPool(KvPool):
             extend_seq_lens_cpu=lengths,
         )
         with mock.patch.object(model_runner, "VirtualRows", SimulatedRows):
-            self.kv.prepare(batch, lambda _: None)
+            self.kv.run(batch, lambda _: None)
         assert self.cache.store.pending == []
         positions = batch.positions.split(lengths)
         for (req, start, end), of_row in zip(rows, positions, strict=True):

@@ -7,6 +7,7 @@ a GPU (``triton``, ``flashinfer``).
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import sys
@@ -28,8 +29,8 @@ from sglang_patches.kv_state import KvState, Lease
 from sglang_patches.rotary_embedding import rope_of
 from sglang_patches.virtual_rows import VirtualRows
 
-HISTORY, SEGMENT, SUFFIX = 60, 100, 20
-ROWS = 48
+HISTORY, SEGMENT, SUFFIX = 40, 40, 12
+ROWS = 24
 
 
 class Machine:
@@ -122,7 +123,9 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
 def main(backend: str, dtype: str) -> dict[str, Any]:
     random.seed(1)
     machine = Machine(backend, dtype)
-    history, segment, suffix = ([random.randrange(100, 40000) for _ in range(n)] for n in (HISTORY, SEGMENT, SUFFIX))
+    history, segment, suffix = (
+        [random.randrange(100, 40000) for _ in range(n)] for n in (HISTORY, SEGMENT, SUFFIX)
+    )
     begin, end = HISTORY, HISTORY + SEGMENT
     tokens = history + segment + suffix
 
@@ -142,27 +145,34 @@ def main(backend: str, dtype: str) -> dict[str, Any]:
     def placed() -> int:
         row = machine.request(len(tokens))
         machine.prefill(row, 0, history)
-        machine.slots.copy(machine.table[alone, :SEGMENT].long(), machine.table[row, begin:end].long(), HISTORY)
+        machine.slots.copy(
+            machine.table[alone, :SEGMENT].long(), machine.table[row, begin:end].long(), HISTORY
+        )
         return row
 
     def rows_of(row: int) -> VirtualRows:
         state = KvState(KvRequest(), RecomputeNone(), "", "", array("q", tokens))
         return VirtualRows(machine.runner, machine.batch(row, end, suffix), [state], machine.runner.forward)
 
-    cuts = [0, *sorted(random.sample(range(1, SEGMENT), 20)), SEGMENT]
-    few = sorted(random.sample(range(begin, end), 15))
+    cuts = [0, *sorted(random.sample(range(1, SEGMENT), 8)), SEGMENT]
+    few = sorted(random.sample(range(begin, end), 6))
     found: dict[str, Any] = {"noise": {"kv": noise_kv, "logits": noise}}
     found["placed"] = {"logits": error(machine.prefill(placed(), end, suffix), exact)}
     for name, runs in {
         "one run": [Run(begin, end, begin)],
-        "random runs": [Run(begin + a, begin + b, begin + a) for a, b in zip(cuts, cuts[1:], strict=False)],
+        "random runs": [Run(begin + a, begin + b, begin + a) for a, b in itertools.pairwise(cuts)],
         "one-token rows": [Run(at, at + 1, at) for at in range(begin, end)],
     }.items():
         row = placed()
         with torch.no_grad():
-            rows_of(row).compute(runs)
+            output = rows_of(row).compute(runs)
+        together = error(output.logits_output.next_token_logits[0].float(), exact)
         kv = max(error(*pair) for pair in zip(machine.kv(row, begin, end), exact_kv, strict=True))
-        found[name] = {"kv": kv, "logits": error(machine.prefill(row, end, suffix), exact)}
+        found[name] = {
+            "kv": kv,
+            "logits": error(machine.prefill(row, end, suffix), exact),
+            "together": together,
+        }
 
     row = placed()
     before = machine.kv(row, begin, end)
