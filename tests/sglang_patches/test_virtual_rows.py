@@ -1,6 +1,7 @@
 """Virtual rows against a prefill of the whole context, on SGLang's own model runner and attention backends.
 
-On a CPU with ``torch_native`` in float32; on a machine with a GPU with its backends in bfloat16.
+On a CPU with ``torch_native`` in float32, which takes over a minute; on a machine with a GPU with its backends in
+bfloat16.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ CASES = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("backend", "dtype"), CASES)
 def test_virtual_rows_are_as_a_prefill(backend: str, dtype: str) -> None:
     run = subprocess.run(
