@@ -35,8 +35,8 @@ def test_virtual_rows_are_as_a_prefill(backend: str, dtype: str) -> None:
     logits, kv = max(found["noise"]["logits"], 3e-6), max(found["noise"]["kv"], 3e-6)
     for case in ("one run", "random runs", "one-token rows"):
         assert found[case]["kv"] <= 1.5 * kv, (case, found)
-        assert found[case]["logits"] <= 4 * logits, (case, found)
-        assert found[case]["together"] <= 4 * logits, (case, found)
+        assert found[case]["logits"] <= 6 * logits, (case, found)
+        assert found[case]["together"] <= 6 * logits, (case, found)
     # Placed KV is far from that, so there was something to compute.
     assert found["placed"]["logits"] > 5 * max(logits, found["one run"]["logits"])
     assert found["untouched"]
