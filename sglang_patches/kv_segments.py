@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hive.kv_segments.rotation import UnsupportedRope
 from hive.kv_segments.slots import KvSlots
 from hive.server_args import HiveServerArgs
+from sglang_patches import releases
 from sglang_patches.model_runner import KvForward
 from sglang_patches.rotary_embedding import rope_of
 from sglang_patches.segmented_cache import SegmentedRadixCache
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FLAG = "--hive-kv-segments"
+
+RELEASE = "0.5.17"
+"""Of SGLang: later ones admit requests, and hold their KV, in other ways."""
 
 
 class UnsupportedServer(ValueError):
@@ -67,6 +71,10 @@ def require(server_args: Any, model_config: Any) -> None:
 
     others = sorted({*server_args.get_attention_backends()} - {*BACKENDS})
     reasons = (
+        (
+            releases.installed() != RELEASE,
+            f"SGLang {releases.installed()} is installed, and it is made for {RELEASE}",
+        ),
         (
             model_config.attention_arch == AttentionArch.MLA,
             "the model has multi-head latent attention, whose keys have no position to be moved from",

@@ -303,6 +303,28 @@ SEAMS: tuple[Seam, ...] = (
         },
     ),
     Seam(
+        "placed KV",
+        "sglang_patches.segmented_cache",
+        (),
+        "Segments are matched and placed as prefixes on the host are: `match_prefix` says how much there is, and "
+        "`init_load_back` gets it once a request is admitted. Virtual rows are rows of an extend batch that name slots "
+        "which exist already; RoPE is read off the modules beside each attention layer.",
+        f"The change *{PLACED_KV.name}*.",
+        {
+            "0.5.17": (
+                "srt.mem_cache.radix_cache.RadixCache.match_prefix",
+                "srt.mem_cache.radix_cache.RadixCache.cache_finished_req",
+                "srt.mem_cache.radix_cache.RadixCache.cache_unfinished_req",
+                "srt.mem_cache.base_prefix_cache.InitLoadBackParams",
+                "srt.mem_cache.common.evict_from_tree_cache",
+                "srt.mem_cache.memory_pool.MHATokenToKVPool",
+                "srt.managers.schedule_policy.PrefillAdder.add_one_req",
+                "srt.layers.radix_attention.RadixAttention",
+                "srt.model_executor.forward_batch_info.ForwardBatch",
+            ),
+        },
+    ),
+    Seam(
         "rendered prompts",
         "sglang_patches.serving_chat",
         (_CHAT + "_convert_to_internal_request",),
