@@ -265,6 +265,17 @@ PATCHES: tuple[Patch, ...] = (
         upstream=(DEFAULT_CACHE,),
     ),
     Patch(
+        _MANAGERS + "schedule_policy.PrefillAdder.add_one_req",
+        "before",
+        "schedule_policy:before_add_one_req",
+        ("self", "req"),
+        does="Tells a cache with segments how many tokens are promised to requests that were admitted before.",
+        why="What a corrector computes again takes slots that admission does not reckon with.",
+        breaks="With --hive-kv-segments, a pool that is nearly full can end the scheduler.",
+        upstream=(PLACED_KV,),
+        only="0.5.17",
+    ),
+    Patch(
         _MANAGERS + "schedule_policy.SchedulePolicy.calc_priority",
         "after",
         "schedule_policy:after_calc_priority",

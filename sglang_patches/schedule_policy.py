@@ -1,6 +1,7 @@
-"""Hook on ``SchedulePolicy.calc_priority``: ``--hive-schedule contribution``.
+"""Hooks on ``sglang.srt.managers.schedule_policy``: the order of the waiting queue, and what admission has promised.
 
-Runs after SGLang has put the waiting queue in its own order, which stays for requests of one agent's score.
+``--hive-schedule contribution`` sorts after SGLang has put the waiting queue in its own order, which stays for requests
+of one agent's score.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hive.agents.registry import AgentRegistry
+from sglang_patches.kv_state import state_of
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -27,6 +29,12 @@ class ContributionOrder:
         if attached is None:  # a health check
             return (0, 0.0, 0)
         return self.agents.place(attached.agent, attached.number, self.max_passes)
+
+
+def before_add_one_req(self: Any, req: Req, *_args: Any, **_kwargs: Any) -> None:
+    """Tell a cache with segments what others were promised: what it takes for this request must leave that much."""
+    if state_of(req) is not None:
+        self.tree_cache.promised = self.rem_total_token_offset
 
 
 def after_calc_priority(result: Any, self: Any, waiting_queue: list[Req], *_args: Any, **_kwargs: Any) -> Any:

@@ -53,6 +53,8 @@ class SegmentedRadixCache(HiveRadixCache):
         self.segments: SegmentStore | None = None
         self._private = 0
         """Slots of requests' own in all leases."""
+        self.promised = 0
+        """Tokens that admission has promised to other requests than the one that is being admitted."""
         super().__init__(*args, **kwargs)
         self.segments = SegmentStore(
             self._allocate,
@@ -144,7 +146,7 @@ class SegmentedRadixCache(HiveRadixCache):
         """Slots for the pieces; None where there are none, and where the pool has not enough slots.
 
         What a corrector computes again takes slots beside the placed ones, which the scheduler has not reckoned with:
-        the ``behind`` tokens that it prefills next need to find room as well.
+        the ``behind`` tokens that it prefills next need to find room as well, and what others were promised.
         """
         if not pieces:
             return None
@@ -153,7 +155,8 @@ class SegmentedRadixCache(HiveRadixCache):
             lease = self._lease_held(state, pieces, begin)
         if lease is not None:
             state.lease = lease
-            if self.token_to_kv_pool_allocator.available_size() + self.evictable_size() < behind:
+            left = self.token_to_kv_pool_allocator.available_size() + self.evictable_size()
+            if left < behind + self.promised:
                 self.let_go(state)
         return state.lease
 

@@ -10,7 +10,7 @@ import pytest
 from hive.agents.registry import AgentRegistry
 from hive.agents.window import WindowSettings
 from sglang_patches.request_state import RequestState
-from sglang_patches.schedule_policy import ContributionOrder, after_calc_priority
+from sglang_patches.schedule_policy import ContributionOrder, after_calc_priority, before_add_one_req
 
 SCORES = {"high": 1.0, "middle": 0.25, "low": 0.0}
 
@@ -113,3 +113,14 @@ def test_scores_change_an_order_at_the_end_of_a_round(agents: AgentRegistry) -> 
     agents.arrived("low", None, 10)
     assert agents.window.score("low") == 1.0
     assert sorted_by(order, queue) == ["2", "1"]
+
+
+def test_a_cache_with_segments_is_told_what_admission_has_promised() -> None:
+    adder = SimpleNamespace(rem_total_token_offset=12, tree_cache=SimpleNamespace(promised=0))
+    ordinary = waiting("a", "high", 1)
+    before_add_one_req(adder, ordinary)
+    before_add_one_req(adder, health_check("b"))
+    assert adder.tree_cache.promised == 0
+    ordinary.hive.kv = object()
+    before_add_one_req(adder, ordinary, False, truncation_align_size=None)
+    assert adder.tree_cache.promised == 12

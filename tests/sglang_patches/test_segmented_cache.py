@@ -426,6 +426,17 @@ def test_what_is_computed_again_leaves_room_for_what_comes_behind() -> None:
     assert said(req) == kv(missing=10)
 
 
+def test_what_is_computed_again_leaves_what_others_were_promised() -> None:
+    pool = with_segment(size=40, capacity=12)
+    again = {"kind": "first-k", "tokens": 9}
+    pool.cache.promised = 15
+    req = pool.serve(*declared(text(3, 6), ("producer", SHARED), text(4, 7), corrector=again))
+    assert said(req) == kv(missing=10)
+    pool.cache.promised = 0
+    req = pool.serve(*declared(text(5, 6), ("producer", SHARED), text(4, 7), corrector=again))
+    assert said(req) == kv(placed=1, recomputed=9)
+
+
 def test_copies_of_what_enters_the_tree_are_made_before_it_can_be_evicted() -> None:
     pool = with_segment(size=100, capacity=40)
     before = text(5, 8)
