@@ -291,6 +291,7 @@ def main(*options: str) -> None:
     runpy.run_path(str(ROOT / "scripts/train_roles.py"))["main"](options)
 
 
+@pytest.mark.long
 def test_one_workflow_and_so_many_problems_can_be_chosen(base: Path, tmp_path: Path) -> None:
     options = ["--role", "choreography", "--tiny", "--workflows", "parallel", "--problems", "3"]
     main(*options, "--base", str(base), "--out", str(tmp_path))
