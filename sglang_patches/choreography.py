@@ -152,7 +152,7 @@ class Choreography:
         self, planned: _Planned, request: Request, wanted: Callable[[], bool]
     ) -> AsyncGenerator[dict[str, Any]]:
         tag = header_tag.get()
-        async for answer in planned.call.answers(self._manager, tag.tenant, request):
+        async for answer in _telling(planned.call.answers(self._manager, tag.tenant, request)):
             reason = answer["meta_info"].get("finish_reason")
             if reason is None:
                 yield {
@@ -198,6 +198,18 @@ class Choreography:
     @staticmethod
     def _said(planned: _Planned, generated: list[int], text: Any) -> dict[str, Any]:
         return {"id": planned.id, "output_ids": generated, "text": text}
+
+
+async def _telling(answers: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[dict[str, Any]]:
+    """The engine's answers; what it refuses, and that the client has gone, it says by a ValueError."""
+    async with aclosing(answers):
+        try:
+            async for answer in answers:
+                yield answer
+        except RequestError:
+            raise
+        except ValueError as error:
+            raise HTTPException(getattr(error, "status_code", 400), str(error)) from None
 
 
 def _together(planned: list[_Planned]) -> list[_Planned]:

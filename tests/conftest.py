@@ -56,6 +56,24 @@ def server(launch_server: Callable[..., ServerProcess]) -> ServerProcess:
     return launch_server("--enable-metrics")
 
 
+KV_FLAGS = (
+    *("--hive-kv-segments", "--hive-kv-segments-host-bytes", "16M"),
+    *("--hive-kv-neutral-prefix", "You take part in a meeting."),
+    *("--dtype", "float32", "--max-total-tokens", "1024", "--context-length", "512"),
+    *("--chunked-prefill-size", "64", "--max-running-requests", "16"),
+)
+"""A pool that a dozen requests fill, half of it for segments (of which the host keeps 364 tokens more), and chunks that
+are shorter than most prompts."""
+
+
+@pytest.fixture(scope="session")
+def kv_server(launch_server: Callable[..., ServerProcess]) -> ServerProcess:
+    """A server that keeps segments and messages, in float32: its ways of computing them round alike."""
+    # The engine looks for leaks after every step, and admits more than the pool can hold to the end.
+    environment = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_INIT_NEW_TOKEN_RATIO": "0.1"}
+    return launch_server(*KV_FLAGS, environment=environment)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what starts a server, so that ``-m "not server"`` leaves out all of it, and skip what takes minutes unless
     it is asked for."""
