@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from hive.embedded_model import ensure_embedded_model
 from hive.server_process import ServerProcess
+from tests.server.kv_client import KvClient
+from tests.server.kv_reference import Reference
 from tests.server.replay_client import KEY, ReplayClient
 
 
@@ -23,3 +26,19 @@ def exact(exact_server: ServerProcess) -> Iterator[ReplayClient]:
     client.flush()
     yield client
     client.http.close()
+
+
+@pytest.fixture(scope="module")
+def kv_client(kv_server: ServerProcess) -> Iterator[KvClient]:
+    """A client of the server that keeps segments; when the module is done with it, nothing may be left."""
+    client = KvClient(kv_server)
+    client.flush()
+    yield client
+    client.assert_sound()
+    client.http.close()
+
+
+@pytest.fixture(scope="session")
+def reference() -> Reference:
+    """The embedded model by transformers."""
+    return Reference(ensure_embedded_model())

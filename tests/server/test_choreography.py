@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import pytest
 
-from hive.embedded_model import ensure_embedded_model
 from hive.server_process import ServerProcess
 from tests.server.kv_client import Answer, KvClient, counts, refused, span, tokens
 from tests.server.kv_reference import Kv, Reference, joined
@@ -22,20 +21,6 @@ pytestmark = pytest.mark.server
 SYSTEM, QUERY, REMARK, HEADER = tokens(201, 40), tokens(202, 60), tokens(203, 30), tokens(204, 10)
 CONTEXT_LENGTH = 512
 """Of the server."""
-
-
-@pytest.fixture(scope="module")
-def client(kv_server: ServerProcess) -> Iterator[KvClient]:
-    client = KvClient(kv_server)
-    client.flush()
-    yield client
-    client.assert_sound()
-    client.http.close()
-
-
-@pytest.fixture(scope="module")
-def reference() -> Reference:
-    return Reference(ensure_embedded_model())
 
 
 @dataclass(frozen=True)
@@ -88,55 +73,55 @@ def assert_likeliest(
 # Messages and ordinary requests.
 
 
-def test_a_chain_of_messages_is_an_ordinary_request(client: KvClient) -> None:
-    client.flush()
+def test_a_chain_of_messages_is_an_ordinary_request(kv_client: KvClient) -> None:
+    kv_client.flush()
     made: list[str] = []
     at = 0
     for own in (SYSTEM, QUERY, REMARK):
-        message = client.prefill(own, *made)
+        message = kv_client.prefill(own, *made)
         assert (message["offset"], message["tokens"], message["end"]) == (at, len(own), at + len(own))
         assert message["kv"] == counts(placed=at)
         assert message["meta_info"]["prompt_tokens"] == message["end"]
         made.append(message["id"])
         at = message["end"]
-    said = client.decode(HEADER, *made)
-    whole = client.generate([*SYSTEM, *QUERY, *REMARK, *HEADER], new=8)
+    said = kv_client.decode(HEADER, *made)
+    whole = kv_client.generate([*SYSTEM, *QUERY, *REMARK, *HEADER], new=8)
     assert said["output_ids"] == whole.ids
     assert said["text"] == whole.text
     assert said["finish_reason"] == {"type": "length", "length": 8}
     assert (said["offset"], said["tokens"], said["kv"]) == (at, len(HEADER) + 8, counts(placed=at))
     # What was decoded, too, has all its KV.
-    more = client.decode(HEADER[:3], *made, said["id"])
+    more = kv_client.decode(HEADER[:3], *made, said["id"])
     following = [*SYSTEM, *QUERY, *REMARK, *HEADER, *said["output_ids"], *HEADER[:3]]
-    assert more["output_ids"] == client.generate(following, new=8).ids
+    assert more["output_ids"] == kv_client.generate(following, new=8).ids
     assert more["kv"] == counts(placed=said["end"])
 
 
-def test_messages_in_words(client: KvClient) -> None:
-    client.flush()
+def test_messages_in_words(kv_client: KvClient) -> None:
+    kv_client.flush()
     texts = ["<|im_start|>user\nThe capital of Peru?<|im_end|>\n", "<|im_start|>assistant\n"]
-    asked = client.post("/hive/prefill", {"text": texts[0]})
+    asked = kv_client.post("/hive/prefill", {"text": texts[0]})
     params = {"max_new_tokens": 6, "temperature": 0}
-    said = client.post(
+    said = kv_client.post(
         "/hive/decode", {"header": texts[1], "parents": [asked["id"]], "sampling_params": params}
     )
-    whole = client.post("/generate", {"text": "".join(texts), "sampling_params": params})
+    whole = kv_client.post("/generate", {"text": "".join(texts), "sampling_params": params})
     assert (said["text"], said["output_ids"]) == (whole["text"], whole["output_ids"])
-    assert asked["tokens"] == len(client.tokenize(texts[0]))
+    assert asked["tokens"] == len(kv_client.tokenize(texts[0]))
 
 
-def test_the_token_that_ends_a_message_is_no_part_of_it(client: KvClient) -> None:
-    client.flush()
-    free = client.decode(HEADER)
+def test_the_token_that_ends_a_message_is_no_part_of_it(kv_client: KvClient) -> None:
+    kv_client.flush()
+    free = kv_client.decode(HEADER)
     end = free["output_ids"][5]
     at = free["output_ids"].index(end)
     params = {"max_new_tokens": 8, "temperature": 0, "stop_token_ids": [end]}
-    said = client.post("/hive/decode", {"header_tokens": HEADER, "sampling_params": params})
+    said = kv_client.post("/hive/decode", {"header_tokens": HEADER, "sampling_params": params})
     assert said["finish_reason"] == {"type": "stop", "matched": end}
     assert said["output_ids"] == free["output_ids"][:at]
     assert (said["tokens"], said["end"]) == (len(HEADER) + at, len(HEADER) + at)
-    more = client.decode(HEADER, said["id"])
-    whole = client.generate([*HEADER, *said["output_ids"], *HEADER], new=8)
+    more = kv_client.decode(HEADER, said["id"])
+    whole = kv_client.generate([*HEADER, *said["output_ids"], *HEADER], new=8)
     assert more["output_ids"] == whole.ids
 
 
@@ -156,12 +141,12 @@ LAYOUTS = {
 
 
 @pytest.fixture(scope="module")
-def triple(client: KvClient, reference: Reference) -> list[tuple[dict[str, Any], Made]]:
+def triple(kv_client: KvClient, reference: Reference) -> list[tuple[dict[str, Any], Made]]:
     """Messages of the server, and the same by the reference: the second is made behind the first, in a gap."""
-    client.flush()
-    system = client.prefill(SYSTEM)
-    query = client.prefill(QUERY, system["id"], offsets=[3], new_offset=100)
-    remark = client.prefill(REMARK)
+    kv_client.flush()
+    system = kv_client.prefill(SYSTEM)
+    query = kv_client.prefill(QUERY, system["id"], offsets=[3], new_offset=100)
+    remark = kv_client.prefill(REMARK)
     theirs = make(reference, SYSTEM)
     return [
         (system, theirs),
@@ -172,11 +157,11 @@ def triple(client: KvClient, reference: Reference) -> list[tuple[dict[str, Any],
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_messages_may_be_anywhere(
-    client: KvClient, reference: Reference, triple: list[tuple[dict[str, Any], Made]], name: str
+    kv_client: KvClient, reference: Reference, triple: list[tuple[dict[str, Any], Made]], name: str
 ) -> None:
     which, offsets, new_offset = LAYOUTS[name]
     parents = [triple[number] for number in which]
-    said = client.decode(
+    said = kv_client.decode(
         HEADER, *[message["id"] for message, _ in parents], offsets=offsets, new_offset=new_offset
     )
     behind, at = 0, []
@@ -199,14 +184,14 @@ def test_messages_may_be_anywhere(
     ids=str,
 )
 def test_correctors_compute_messages_again_where_they_are_placed(
-    client: KvClient,
+    kv_client: KvClient,
     reference: Reference,
     triple: list[tuple[dict[str, Any], Made]],
     corrector: Any,
     again: list[int],
 ) -> None:
     (system, ours), (query, theirs), _ = triple
-    said = client.decode(
+    said = kv_client.decode(
         HEADER, system["id"], query["id"], offsets=[300, 50], new_offset=400, corrector=corrector
     )
     assert said["kv"] == counts(placed=100 - len(again), recomputed=len(again))
@@ -214,7 +199,7 @@ def test_correctors_compute_messages_again_where_they_are_placed(
 
 
 def test_one_parent_at_several_positions_at_once(
-    client: KvClient, triple: list[tuple[dict[str, Any], Made]]
+    kv_client: KvClient, triple: list[tuple[dict[str, Any], Made]]
 ) -> None:
     (query, _), (remark, _) = triple[1:]
     params = {"max_new_tokens": 5, "temperature": 0, "ignore_eos": True}
@@ -227,8 +212,8 @@ def test_one_parent_at_several_positions_at_once(
         }
         for number in range(3)
     ]
-    together = client.post("/hive/decode", {"calls": calls})["results"]
-    alone = [client.post("/hive/decode", call) for call in calls]
+    together = kv_client.post("/hive/decode", {"calls": calls})["results"]
+    alone = [kv_client.post("/hive/decode", call) for call in calls]
     assert [answer["output_ids"] for answer in together] == [answer["output_ids"] for answer in alone]
     assert [answer["offset"] for answer in together] == [number * 50 + 90 for number in range(3)]
     assert len({answer["id"] for answer in together + alone}) == 6
@@ -236,56 +221,56 @@ def test_one_parent_at_several_positions_at_once(
 
 
 def test_messages_that_left_the_store_are_computed_again_where_they_are_wanted(
-    client: KvClient, reference: Reference, triple: list[tuple[dict[str, Any], Made]]
+    kv_client: KvClient, reference: Reference, triple: list[tuple[dict[str, Any], Made]]
 ) -> None:
     (system, ours), (query, theirs), _ = triple
     parents, offsets = (system["id"], query["id"]), [70, 200]
-    client.flush()
-    said = client.decode(HEADER, *parents, offsets=offsets, new_offset=400)
+    kv_client.flush()
+    said = kv_client.decode(HEADER, *parents, offsets=offsets, new_offset=400)
     assert said["kv"] == counts(missing=100)
     assert_likeliest(reference, said, HEADER, [(ours, 70), (theirs, 200)], [*range(100)])
     # Only one of them is there.
-    client.flush()
-    one = client.prefill(REMARK)
-    both = client.decode(HEADER, one["id"], query["id"], new_offset=300)
+    kv_client.flush()
+    one = kv_client.prefill(REMARK)
+    both = kv_client.decode(HEADER, one["id"], query["id"], new_offset=300)
     assert both["kv"] == counts(placed=30, missing=60)
     made = make(reference, REMARK)
     assert_likeliest(reference, both, HEADER, [(made, 0), (theirs, 30)], [*range(30, 90)])
 
 
-def test_long_messages_are_computed_in_chunks(client: KvClient, reference: Reference) -> None:
-    client.flush()
-    long = [tokens(210 + number, 150) for number in range(3)]
-    first, second = (client.prefill(own)["id"] for own in long[:2])
-    third = client.prefill(long[2], second, first, offsets=[0, 125], new_offset=300)
-    assert third["kv"] == counts(placed=300)
-    said = client.decode(HEADER, third["id"], second, offsets=[50, 0], new_offset=200)
+def test_long_messages_are_computed_in_chunks(kv_client: KvClient, reference: Reference) -> None:
+    kv_client.flush()
+    long = [tokens(210 + number, 100) for number in range(3)]
+    first, second = (kv_client.prefill(own)["id"] for own in long[:2])
+    third = kv_client.prefill(long[2], second, first, offsets=[0, 75], new_offset=250)
+    assert third["kv"] == counts(placed=200)
+    said = kv_client.decode(HEADER, third["id"], second, offsets=[50, 0], new_offset=200)
     ours = [make(reference, own) for own in long[:2]]
-    theirs = make(reference, long[2], [(ours[1], 0), (ours[0], 125)], 300)
+    theirs = make(reference, long[2], [(ours[1], 0), (ours[0], 75)], 250)
     assert_likeliest(reference, said, HEADER, [(theirs, 50), (ours[1], 0)])
 
 
 # Lists and streams.
 
 
-def test_calls_in_a_list_are_answered_in_its_order(client: KvClient) -> None:
+def test_calls_in_a_list_are_answered_in_its_order(kv_client: KvClient) -> None:
     calls = [{"tokens": tokens(220 + number, 5 + number)} for number in range(5)]
-    made = client.post("/hive/prefill", {"calls": calls})["results"]
+    made = kv_client.post("/hive/prefill", {"calls": calls})["results"]
     assert [message["tokens"] for message in made] == [5, 6, 7, 8, 9]
     params = {"max_new_tokens": 5, "ignore_eos": True, "temperature": 1.0}
     decodes = [
         {"header_tokens": HEADER, "parents": [message["id"]], "sampling_params": params} for message in made
     ]
-    said = client.post("/hive/decode", {"calls": decodes})["results"]
+    said = kv_client.post("/hive/decode", {"calls": decodes})["results"]
     assert [message["offset"] for message in said] == [5, 6, 7, 8, 9]
     assert {message["tokens"] for message in said} == {len(HEADER) + 5}
 
 
-def test_a_stream_says_what_an_answer_does(client: KvClient) -> None:
+def test_a_stream_says_what_an_answer_does(kv_client: KvClient) -> None:
     params = {"max_new_tokens": 8, "temperature": 0, "ignore_eos": True}
     body = {"header_tokens": HEADER, "sampling_params": params}
-    whole = client.post("/hive/decode", body)
-    with client.stream("/hive/decode", body) as events:
+    whole = kv_client.post("/hive/decode", body)
+    with kv_client.stream("/hive/decode", body) as events:
         pieces = list(events)
     *before, last = pieces
     assert len(before) >= 4
@@ -295,13 +280,13 @@ def test_a_stream_says_what_an_answer_does(client: KvClient) -> None:
         assert earlier["meta_info"]["finish_reason"] is None
     for key in ("output_ids", "text", "tokens", "offset", "end", "finish_reason", "kv"):
         assert last[key] == whole[key]
-    assert client.decode(HEADER, last["id"])["kv"]["placed"] == last["tokens"]
+    assert kv_client.decode(HEADER, last["id"])["kv"]["placed"] == last["tokens"]
     # A list: each piece says which call's it is.
-    with client.stream("/hive/decode", {"calls": [body, {**body, "header_tokens": HEADER[:5]}]}) as events:
+    with kv_client.stream("/hive/decode", {"calls": [body, {**body, "header_tokens": HEADER[:5]}]}) as events:
         ends = [piece for piece in events if piece["meta_info"]["finish_reason"] is not None]
     assert sorted((end["index"], end["tokens"]) for end in ends) == [(0, 18), (1, 13)]
     request = {**body, "stream": True}
-    with client.http.stream("POST", "/hive/decode", json=request) as answer:
+    with kv_client.http.stream("POST", "/hive/decode", json=request) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert [line for line in answer.iter_lines() if line][-1] == "data: [DONE]"
 
@@ -309,107 +294,107 @@ def test_a_stream_says_what_an_answer_does(client: KvClient) -> None:
 # Names, owners, and ends.
 
 
-def test_messages_may_have_ids_of_their_own(client: KvClient) -> None:
-    made = client.prefill(SYSTEM, id="minutes/1")
+def test_messages_may_have_ids_of_their_own(kv_client: KvClient) -> None:
+    made = kv_client.prefill(SYSTEM, id="minutes/1")
     assert made["id"] == "minutes/1"
-    assert client.decode(HEADER, "minutes/1", id="minutes/2")["id"] == "minutes/2"
-    refused(client.raw("/hive/prefill", {"tokens": QUERY, "id": "minutes/1"}), "id")
+    assert kv_client.decode(HEADER, "minutes/1", id="minutes/2")["id"] == "minutes/2"
+    refused(kv_client.raw("/hive/prefill", {"tokens": QUERY, "id": "minutes/1"}), "id")
     for id in ("minutes/1", "minutes/2"):
-        deleted = client.http.delete(f"/hive/messages/{id}")
+        deleted = kv_client.http.delete(f"/hive/messages/{id}")
         assert deleted.json()["id"] == id
-        assert client.http.delete(f"/hive/messages/{id}").status_code == 404
+        assert kv_client.http.delete(f"/hive/messages/{id}").status_code == 404
     # An id that was given back is free, and what it names is new.
-    again = client.prefill(QUERY, id="minutes/1")
-    said = client.decode(HEADER, "minutes/1")
-    assert said["output_ids"] == client.generate([*QUERY, *HEADER], new=8).ids
+    again = kv_client.prefill(QUERY, id="minutes/1")
+    said = kv_client.decode(HEADER, "minutes/1")
+    assert said["output_ids"] == kv_client.generate([*QUERY, *HEADER], new=8).ids
     assert said["kv"] == counts(placed=again["tokens"])
-    client.http.delete("/hive/messages/minutes/1")
+    kv_client.http.delete("/hive/messages/minutes/1")
 
 
-def test_of_two_calls_at_once_one_gets_an_id(client: KvClient) -> None:
+def test_of_two_calls_at_once_one_gets_an_id(kv_client: KvClient) -> None:
     lengths = [200, 100, 150, 50]
     with ThreadPoolExecutor(len(lengths)) as pool:
         bodies = [{"tokens": tokens(230 + length, length), "id": "wanted"} for length in lengths]
-        answers = list(pool.map(lambda body: client.raw("/hive/prefill", body), bodies))
+        answers = list(pool.map(lambda body: kv_client.raw("/hive/prefill", body), bodies))
     assert sorted(answer.status_code for answer in answers) == [200, 400, 400, 400]
     (made,) = [answer.json() for answer in answers if answer.status_code == 200]
     for answer in answers:
         if answer.status_code == 400:
             refused(answer, "id")
-    assert client.decode(HEADER, "wanted")["kv"] == counts(placed=made["tokens"])
-    client.http.delete("/hive/messages/wanted")
+    assert kv_client.decode(HEADER, "wanted")["kv"] == counts(placed=made["tokens"])
+    kv_client.http.delete("/hive/messages/wanted")
 
 
-def test_a_call_that_failed_gives_its_id_back(client: KvClient) -> None:
+def test_a_call_that_failed_gives_its_id_back(kv_client: KvClient) -> None:
     params = {"max_new_tokens": 400, "ignore_eos": True}
     body = {"header_tokens": HEADER, "sampling_params": params, "id": "given"}
-    with client.stream("/hive/decode", body) as events:
+    with kv_client.stream("/hive/decode", body) as events:
         next(events)
     for _ in range(100):
-        answer = client.raw("/hive/prefill", {"tokens": HEADER, "id": "given"})
+        answer = kv_client.raw("/hive/prefill", {"tokens": HEADER, "id": "given"})
         if answer.status_code == 200:
             break
     assert answer.status_code == 200, answer.text
-    client.http.delete("/hive/messages/given")
+    kv_client.http.delete("/hive/messages/given")
 
 
-def test_a_deleted_message_is_gone_and_what_was_made_with_it_stays(client: KvClient) -> None:
-    client.flush()
-    parent = client.prefill(SYSTEM)["id"]
-    child = client.prefill(QUERY, parent)
-    before = client.decode(HEADER, child["id"])
-    stored = client.store()["segments"]
-    deleted = client.http.delete(f"/hive/messages/{parent}")
+def test_a_deleted_message_is_gone_and_what_was_made_with_it_stays(kv_client: KvClient) -> None:
+    kv_client.flush()
+    parent = kv_client.prefill(SYSTEM)["id"]
+    child = kv_client.prefill(QUERY, parent)
+    before = kv_client.decode(HEADER, child["id"])
+    stored = kv_client.store()["segments"]
+    deleted = kv_client.http.delete(f"/hive/messages/{parent}")
     assert deleted.json() == {"id": parent, "tokens": len(SYSTEM)}
-    assert client.store()["segments"] == stored - 1
-    refused(client.raw("/hive/decode", {"header_tokens": HEADER, "parents": [parent]}), "parents[0]")
-    assert client.decode(HEADER, child["id"])["output_ids"] == before["output_ids"]
+    assert kv_client.store()["segments"] == stored - 1
+    refused(kv_client.raw("/hive/decode", {"header_tokens": HEADER, "parents": [parent]}), "parents[0]")
+    assert kv_client.decode(HEADER, child["id"])["output_ids"] == before["output_ids"]
 
 
-def test_messages_end_with_their_session(client: KvClient) -> None:
-    client.flush()
-    there = client.store()["tokens"]
+def test_messages_end_with_their_session(kv_client: KvClient) -> None:
+    kv_client.flush()
+    there = kv_client.store()["tokens"]
     tags = {"session": "meeting", "tenant": "ann"}
-    made = client.post("/hive/prefill", {"tokens": SYSTEM}, **tags)["id"]
+    made = kv_client.post("/hive/prefill", {"tokens": SYSTEM}, **tags)["id"]
     params = {"max_new_tokens": 5, "ignore_eos": True}
     body = {"header_tokens": HEADER, "parents": [made], "sampling_params": params}
-    said = client.post("/hive/decode", body, **tags)["id"]
-    other = client.post("/hive/prefill", {"tokens": QUERY}, tenant="ann", session="other")["id"]
-    assert client.store()["tokens"] == there + 40 + 15 + 60
+    said = kv_client.post("/hive/decode", body, **tags)["id"]
+    other = kv_client.post("/hive/prefill", {"tokens": QUERY}, tenant="ann", session="other")["id"]
+    assert kv_client.store()["tokens"] == there + 40 + 15 + 60
     headers = {"x-hive-tenant": "ann"}
-    assert client.http.delete("/hive/sessions/meeting", headers=headers).status_code == 200
+    assert kv_client.http.delete("/hive/sessions/meeting", headers=headers).status_code == 200
     for gone in made, said:
-        answer = client.raw("/hive/decode", {**body, "parents": [gone]}, tenant="ann")
+        answer = kv_client.raw("/hive/decode", {**body, "parents": [gone]}, tenant="ann")
         refused(answer, "parents[0]")
-    assert client.store()["tokens"] == there + 60
-    kept = client.post("/hive/decode", {**body, "parents": [other]}, tenant="ann")
+    assert kv_client.store()["tokens"] == there + 60
+    kept = kv_client.post("/hive/decode", {**body, "parents": [other]}, tenant="ann")
     assert kept["kv"] == counts(placed=60)
 
 
-def test_a_tenant_has_its_messages_to_itself(client: KvClient) -> None:
-    client.flush()
-    mine = client.post("/hive/prefill", {"tokens": SYSTEM, "id": "mine"}, tenant="ann")["id"]
+def test_a_tenant_has_its_messages_to_itself(kv_client: KvClient) -> None:
+    kv_client.flush()
+    mine = kv_client.post("/hive/prefill", {"tokens": SYSTEM, "id": "mine"}, tenant="ann")["id"]
     for tags in ({"tenant": "bob"}, {}):
-        answer = client.raw("/hive/prefill", {"tokens": QUERY, "parents": [mine]}, **tags)
+        answer = kv_client.raw("/hive/prefill", {"tokens": QUERY, "parents": [mine]}, **tags)
         refused(answer, "parents[0]")
-    assert client.http.delete(f"/hive/messages/{mine}").status_code == 404
+    assert kv_client.http.delete(f"/hive/messages/{mine}").status_code == 404
     # The name is another tenant's, too.
-    other = client.post("/hive/prefill", {"tokens": QUERY, "id": "mine"}, tenant="bob")
+    other = kv_client.post("/hive/prefill", {"tokens": QUERY, "id": "mine"}, tenant="bob")
     assert other["tokens"] == len(QUERY)
     body = {"header_tokens": HEADER, "parents": ["mine"], "sampling_params": {"max_new_tokens": 1}}
-    said = [client.post("/hive/decode", body, tenant=tenant) for tenant in ("ann", "bob")]
+    said = [kv_client.post("/hive/decode", body, tenant=tenant) for tenant in ("ann", "bob")]
     assert [answer["kv"]["placed"] for answer in said] == [len(SYSTEM), len(QUERY)]
     for tenant in ("ann", "bob"):
         headers = {"x-hive-tenant": tenant}
-        assert client.http.delete("/hive/messages/mine", headers=headers).status_code == 200
+        assert kv_client.http.delete("/hive/messages/mine", headers=headers).status_code == 200
 
 
-def test_messages_are_no_segments_of_ordinary_requests(client: KvClient) -> None:
-    client.flush()
-    client.prefill(QUERY)
-    answer = client.generate([*SYSTEM, *QUERY, 5], {"spans": [span(40, 100)], "corrector": "none"}, new=1)
+def test_messages_are_no_segments_of_ordinary_requests(kv_client: KvClient) -> None:
+    kv_client.flush()
+    kv_client.prefill(QUERY)
+    answer = kv_client.generate([*SYSTEM, *QUERY, 5], {"spans": [span(40, 100)], "corrector": "none"}, new=1)
     assert answer.kv == counts(missing=60)
-    assert client.generate([*QUERY, 5], new=1).cached == 0, "nor prefixes"
+    assert kv_client.generate([*QUERY, 5], new=1).cached == 0, "nor prefixes"
 
 
 # Bad requests.
@@ -492,34 +477,34 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.fixture(scope="module")
-def known(client: KvClient) -> Iterator[None]:
-    client.prefill(SYSTEM, id="known")
+def known(kv_client: KvClient) -> Iterator[None]:
+    kv_client.prefill(SYSTEM, id="known")
     yield
-    client.http.delete("/hive/messages/known")
+    kv_client.http.delete("/hive/messages/known")
 
 
 @pytest.mark.usefixtures("known")
 @pytest.mark.parametrize(("call", "body", "param"), BAD, ids=lambda value: str(value)[:60])
-def test_bad_calls_are_refused(client: KvClient, call: str, body: dict[str, Any], param: str) -> None:
+def test_bad_calls_are_refused(kv_client: KvClient, call: str, body: dict[str, Any], param: str) -> None:
     bodies = [body]
     if call == "decode" and "stream" not in body and "calls" not in body:
         bodies.append({**body, "stream": True})
     for asked in bodies:
-        refused(client.raw(f"/hive/{call}", asked), param)
+        refused(kv_client.raw(f"/hive/{call}", asked), param)
 
 
-def test_an_adapter_that_the_server_has_not_is_refused(client: KvClient) -> None:
+def test_an_adapter_that_the_server_has_not_is_refused(kv_client: KvClient) -> None:
     call = {"header": "x", "lora_path": "nobody"}
     for body in (call, {"calls": [call]}):
-        answer = client.raw("/hive/decode", body)
+        answer = kv_client.raw("/hive/decode", body)
         assert answer.status_code == 400, answer.text
         assert "lora" in answer.text.lower()
 
 
-def test_bodies_that_are_no_objects_are_refused(client: KvClient) -> None:
+def test_bodies_that_are_no_objects_are_refused(kv_client: KvClient) -> None:
     for call in ("prefill", "decode"):
         for content in ("[]", "5", "{", ""):
-            answer = client.http.post(f"/hive/{call}", content=content)
+            answer = kv_client.http.post(f"/hive/{call}", content=content)
             assert answer.status_code == 400, answer.text
             assert answer.json()["error"]["param"]
 
@@ -537,68 +522,68 @@ def test_without_the_flag_the_routes_name_it(server: ServerProcess) -> None:
 # What ends in the middle, and what does not fit.
 
 
-def test_clients_that_go_away_leave_nothing(client: KvClient) -> None:
-    client.flush()
-    parent = client.prefill(SYSTEM)["id"]
-    stored = client.store()["segments"]
+def test_clients_that_go_away_leave_nothing(kv_client: KvClient) -> None:
+    kv_client.flush()
+    parent = kv_client.prefill(SYSTEM)["id"]
+    stored = kv_client.store()["segments"]
     params = {"max_new_tokens": 400, "ignore_eos": True}
     body = {"header_tokens": HEADER, "parents": [parent], "sampling_params": params}
-    with client.stream("/hive/decode", body) as events:
+    with kv_client.stream("/hive/decode", body) as events:
         next(events)
     with pytest.raises(httpx.ReadTimeout):
-        client.http.post("/hive/decode", json=body, timeout=1)
+        kv_client.http.post("/hive/decode", json=body, timeout=1)
     with pytest.raises(httpx.ReadTimeout):
-        client.http.post("/hive/decode", json={"calls": [body] * 3}, timeout=1)
-    client.assert_sound()
-    assert client.store()["segments"] == stored
+        kv_client.http.post("/hive/decode", json={"calls": [body] * 3}, timeout=1)
+    kv_client.assert_sound()
+    assert kv_client.store()["segments"] == stored
 
 
-def test_aborted_calls_say_so(client: KvClient) -> None:
-    client.flush()
+def test_aborted_calls_say_so(kv_client: KvClient) -> None:
+    kv_client.flush()
     params = {"max_new_tokens": 400, "ignore_eos": True}
     body = {"header_tokens": HEADER, "sampling_params": params}
-    with ThreadPoolExecutor(1) as pool, client.stream("/hive/decode", body) as events:
+    with ThreadPoolExecutor(1) as pool, kv_client.stream("/hive/decode", body) as events:
         next(events)
-        other = pool.submit(client.raw, "/hive/decode", {"calls": [body, body]})
-        while client.store()["segments"] or not other.running():
+        other = pool.submit(kv_client.raw, "/hive/decode", {"calls": [body, body]})
+        while kv_client.store()["segments"] or not other.running():
             pass
         threading.Event().wait(1.0)
-        client.http.post("/abort_request", json={"abort_all": True})
+        kv_client.http.post("/abort_request", json={"abort_all": True})
         last = list(events)[-1]
         assert "error" in last, last
         answer = other.result()
     assert answer.status_code >= 500
     assert answer.json()
-    assert client.store()["segments"] == 0
+    assert kv_client.store()["segments"] == 0
 
 
-def test_what_is_retracted_says_what_it_would_have_said(client: KvClient) -> None:
+def test_what_is_retracted_says_what_it_would_have_said(kv_client: KvClient) -> None:
     """Five requests fit the pool when they begin, and grow by more than there is room for."""
-    client.flush()
+    kv_client.flush()
     shared = tokens(2000, 60)
-    client.generate([*shared, 5], {"spans": [span(0, 60)]}, new=1)
+    kv_client.generate([*shared, 5], {"spans": [span(0, 60)]}, new=1)
 
     def ask(number: int) -> Answer:
         ids = [*tokens(2100 + number, 30), *shared, *tokens(2200 + number, 130)]
-        return client.generate(ids, {"spans": [span(30, 90)], "corrector": "none"}, new=40)
+        return kv_client.generate(ids, {"spans": [span(30, 90)], "corrector": "none"}, new=40)
 
     with ThreadPoolExecutor(5) as pool:
         answers = list(pool.map(ask, range(5)))
     retracted = [number for number, answer in enumerate(answers) if answer.retractions]
     assert retracted
-    client.flush()
-    client.generate([*shared, 5], {"spans": [span(0, 60)]}, new=1)
+    kv_client.flush()
+    kv_client.generate([*shared, 5], {"spans": [span(0, 60)]}, new=1)
     alone = ask(retracted[0])
     assert alone.retractions == 0
     assert alone.kv == counts(placed=60)
     assert alone.ids == answers[retracted[0]].ids
-    assert client.store()["leased_tokens"] == 0
+    assert kv_client.store()["leased_tokens"] == 0
 
 
-def test_mixed_traffic_in_a_pool_that_is_far_too_small(client: KvClient) -> None:
+def test_mixed_traffic_in_a_pool_that_is_far_too_small(kv_client: KvClient) -> None:
     """Messages, segments and ordinary requests from threads; some are given up, and sessions end."""
-    client.flush()
-    system = client.prefill(SYSTEM)["id"]
+    kv_client.flush()
+    system = kv_client.prefill(SYSTEM)["id"]
 
     def talk(number: int) -> None:
         chance = random.Random(number)
@@ -609,14 +594,14 @@ def test_mixed_traffic_in_a_pool_that_is_far_too_small(client: KvClient) -> None
         made = [system]
         for turn in range(2):
             own = tokens(1000 + 10 * number + turn, chance.randrange(40, 80))
-            made.append(client.post("/hive/prefill", {"tokens": own, "parents": made}, **tags)["id"])
+            made.append(kv_client.post("/hive/prefill", {"tokens": own, "parents": made}, **tags)["id"])
             if turn == 0:
-                with client.stream("/hive/decode", {**body, "parents": made}) as events:
+                with kv_client.stream("/hive/decode", {**body, "parents": made}) as events:
                     next(events)
         calls = [{**body, "parents": chance.sample(made, 3)} for _ in range(2)]
-        results = client.post("/hive/decode", {"calls": calls}, **tags)["results"]
-        assert client.http.delete(f"/hive/messages/{results[1]['id']}").status_code == 200
-        assert client.http.delete(f"/hive/sessions/talk-{number}").status_code == 200
+        results = kv_client.post("/hive/decode", {"calls": calls}, **tags)["results"]
+        assert kv_client.http.delete(f"/hive/messages/{results[1]['id']}").status_code == 200
+        assert kv_client.http.delete(f"/hive/sessions/talk-{number}").status_code == 200
 
     def place(number: int) -> None:
         shared, before = tokens(2000 + number // 2, 60), tokens(2100 + number, 30 + number)
@@ -625,18 +610,18 @@ def test_mixed_traffic_in_a_pool_that_is_far_too_small(client: KvClient) -> None
             "context": ("producer", "standalone")[number // 2],
             "keep_output": True,
         }
-        client.generate([*before, *shared, 5], asked, new=10)
+        kv_client.generate([*before, *shared, 5], asked, new=10)
 
     def ask(number: int) -> None:
-        client.generate(tokens(3000 + number, 100), new=10)
+        kv_client.generate(tokens(3000 + number, 100), new=10)
 
     with ThreadPoolExecutor(9) as pool:
         jobs = [pool.submit(work, number) for number in range(3) for work in (talk, place, ask)]
         for job in jobs:
             job.result()
-    client.assert_sound()
-    said = client.decode(HEADER, system)
-    assert said["output_ids"] == client.generate([*SYSTEM, *HEADER], new=8).ids
-    client.flush()
-    client.assert_sound()
-    assert client.store()["tokens"] == 0
+    kv_client.assert_sound()
+    said = kv_client.decode(HEADER, system)
+    assert said["output_ids"] == kv_client.generate([*SYSTEM, *HEADER], new=8).ids
+    kv_client.flush()
+    kv_client.assert_sound()
+    assert kv_client.store()["tokens"] == 0

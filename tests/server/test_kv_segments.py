@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, pairwise
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from hive.embedded_model import ensure_embedded_model
 from hive.kv_segments.separator import SEPARATOR
 from hive.server_process import ServerProcess
 from tests.server.kv_client import Answer, KvClient, close, counts, refused, span, tokens
@@ -34,23 +33,9 @@ NEW = 5
 
 
 @pytest.fixture(scope="module")
-def client(kv_server: ServerProcess) -> Iterator[KvClient]:
-    client = KvClient(kv_server)
-    client.flush()
-    yield client
-    client.assert_sound()
-    client.http.close()
-
-
-@pytest.fixture(scope="module")
-def reference() -> Reference:
-    return Reference(ensure_embedded_model())
-
-
-@pytest.fixture(scope="module")
-def encodings(client: KvClient, reference: Reference) -> dict[str, tuple[Kv, Kv]]:
+def encodings(kv_client: KvClient, reference: Reference) -> dict[str, tuple[Kv, Kv]]:
     """What the two segments are in each context, with their keys where they are placed in the prompt."""
-    neutral = client.tokenize(NEUTRAL)
+    neutral = kv_client.tokenize(NEUTRAL)
     contexts = {
         "producer": (BEFORE_FIRST, BEFORE_SECOND),
         "standalone": ([], []),
@@ -108,17 +93,17 @@ def placed_in_prompt(reference: Reference, encodings: tuple[Kv, Kv]) -> Kv:
     )
 
 
-def produce(client: KvClient, context: str = "producer") -> None:
+def produce(kv_client: KvClient, context: str = "producer") -> None:
     """Have both segments stored, each behind a context of its own."""
     if context != "producer":
         spans = {"spans": [span(1, 41), span(41, 71)], "context": context, "corrector": "none"}
         # After a flush, the server may find out by a first request that its encodings have gone.
         for first in (5, 6):
-            client.generate([first, *FIRST, *SECOND, 5], spans, new=1)
+            kv_client.generate([first, *FIRST, *SECOND, 5], spans, new=1)
         return
     for before, segment in ((BEFORE_FIRST, FIRST), (BEFORE_SECOND, SECOND)):
         spans = {"spans": [span(len(before), len(before + segment))]}
-        assert client.generate([*before, *segment, 5], spans, new=1).kv == counts(missing=len(segment))
+        assert kv_client.generate([*before, *segment, 5], spans, new=1).kv == counts(missing=len(segment))
 
 
 def spans_of(context: str = "producer") -> dict[str, Any]:
@@ -180,7 +165,7 @@ CORRECTORS = {
     ],
 )
 def test_each_corrector_computes_what_the_reference_does(
-    client: KvClient,
+    kv_client: KvClient,
     reference: Reference,
     encodings: dict[str, tuple[Kv, Kv]],
     exact: Kv,
@@ -188,9 +173,9 @@ def test_each_corrector_computes_what_the_reference_does(
     name: str,
 ) -> None:
     corrector, choose = CORRECTORS[name]
-    client.flush()
-    produce(client, context)
-    answer = client.generate(PROMPT, {**spans_of(context), "corrector": corrector})
+    kv_client.flush()
+    produce(kv_client, context)
+    answer = kv_client.generate(PROMPT, {**spans_of(context), "corrector": corrector})
     kv = placed_in_prompt(reference, encodings[context])
     deviation = (exact.values[1][:, PLACED] - kv.values[1][:, PLACED]).square().sum((0, 2))
     chosen = choose(deviation)
@@ -199,15 +184,15 @@ def test_each_corrector_computes_what_the_reference_does(
     assert_expected(reference, kv, PROMPT, rows, answer)
 
 
-def test_recompute_all_is_the_exact_request(client: KvClient) -> None:
-    client.flush()
-    exact = client.generate(PROMPT, new=8)
-    client.flush()
-    produce(client)
-    answer = client.generate(PROMPT, {**spans_of(), "corrector": "recompute-all"}, new=8)
+def test_recompute_all_is_the_exact_request(kv_client: KvClient) -> None:
+    kv_client.flush()
+    exact = kv_client.generate(PROMPT, new=8)
+    kv_client.flush()
+    produce(kv_client)
+    answer = kv_client.generate(PROMPT, {**spans_of(), "corrector": "recompute-all"}, new=8)
     assert answer.kv == counts(recomputed=70)
     assert answer.distance(exact) < 1e-5
-    placed = client.generate(PROMPT, {**spans_of(), "corrector": "none"}, new=1)
+    placed = kv_client.generate(PROMPT, {**spans_of(), "corrector": "none"}, new=1)
     assert abs(placed.logprobs[0][placed.ids[0]] - exact.logprobs[0].get(placed.ids[0], 0.0)) > 1e-3, (
         "what is only placed is another encoding"
     )
@@ -217,106 +202,106 @@ def test_recompute_all_is_the_exact_request(client: KvClient) -> None:
 
 
 def test_the_exact_prefix_comes_first_and_segments_behind_it(
-    client: KvClient, reference: Reference, encodings: dict[str, tuple[Kv, Kv]]
+    kv_client: KvClient, reference: Reference, encodings: dict[str, tuple[Kv, Kv]]
 ) -> None:
-    client.flush()
-    produce(client)
+    kv_client.flush()
+    produce(kv_client)
     known = PROMPT[: AT_FIRST + 20]
-    client.generate([*known, 5], new=1)
-    answer = client.generate(PROMPT, {**spans_of(), "corrector": "none"})
+    kv_client.generate([*known, 5], new=1)
+    answer = kv_client.generate(PROMPT, {**spans_of(), "corrector": "none"})
     assert answer.kv == counts(exact=len(known), placed=70 - 20)
     kv = placed_in_prompt(reference, encodings["producer"])
     rows = [index for index in range(len(PROMPT)) if index < len(known) or index not in PLACED]
     assert_expected(reference, kv, PROMPT, rows, answer)
     # Half of each segment, of which the first one's is exact.
-    again = client.generate(PROMPT, {**spans_of(), "corrector": {"kind": "first-k", "share": 0.5}})
+    again = kv_client.generate(PROMPT, {**spans_of(), "corrector": {"kind": "first-k", "share": 0.5}})
     assert again.kv == counts(exact=len(known), placed=20 + 15, recomputed=15)
 
 
-def test_what_is_before_the_first_segment_is_exact_for_others(client: KvClient) -> None:
-    client.flush()
-    produce(client)
-    client.generate(PROMPT, spans_of(), new=1)
-    assert client.generate(PROMPT, new=1).cached == AT_FIRST
-    assert client.generate(PROMPT, new=1).cached == len(PROMPT) - 1
+def test_what_is_before_the_first_segment_is_exact_for_others(kv_client: KvClient) -> None:
+    kv_client.flush()
+    produce(kv_client)
+    kv_client.generate(PROMPT, spans_of(), new=1)
+    assert kv_client.generate(PROMPT, new=1).cached == AT_FIRST
+    assert kv_client.generate(PROMPT, new=1).cached == len(PROMPT) - 1
 
 
-def test_the_segment_that_ends_a_prompt_leaves_its_last_token_to_be_computed(client: KvClient) -> None:
-    client.flush()
-    produce(client)
+def test_the_segment_that_ends_a_prompt_leaves_its_last_token_to_be_computed(kv_client: KvClient) -> None:
+    kv_client.flush()
+    produce(kv_client)
     ids = [*HISTORY, *FIRST]
-    answer = client.generate(ids, {"spans": [span(AT_FIRST, len(ids))], "corrector": "none"})
+    answer = kv_client.generate(ids, {"spans": [span(AT_FIRST, len(ids))], "corrector": "none"})
     assert answer.kv == counts(placed=len(FIRST) - 1)
-    assert client.generate(FIRST, {"spans": [span(0, 40)], "corrector": "recompute-all"}).kv == counts(
+    assert kv_client.generate(FIRST, {"spans": [span(0, 40)], "corrector": "recompute-all"}).kv == counts(
         recomputed=39
     )
 
 
-def test_requests_at_the_same_position_share_slots(client: KvClient) -> None:
-    client.flush()
-    produce(client)
-    at_home = client.store()
+def test_requests_at_the_same_position_share_slots(kv_client: KvClient) -> None:
+    kv_client.flush()
+    produce(kv_client)
+    at_home = kv_client.store()
     frame = {"spans": [span(len(BEFORE_FIRST), len(BEFORE_FIRST) + 40)], "corrector": "none"}
-    client.generate([*tokens(50, len(BEFORE_FIRST)), *FIRST, 5], frame, new=1)
-    moved = client.store()
+    kv_client.generate([*tokens(50, len(BEFORE_FIRST)), *FIRST, 5], frame, new=1)
+    moved = kv_client.store()
     assert moved["placed_tokens"] - at_home["placed_tokens"] == 40
     assert moved["copied_tokens"] == at_home["copied_tokens"], "where it was encoded, nothing is copied"
     spans = {"spans": [span(AT_FIRST, AT_FIRST + 40)], "corrector": "none"}
     with ThreadPoolExecutor(4) as pool:
         asked = [[*tokens(60 + number, AT_FIRST), *FIRST, 5] for number in range(4)]
-        answers = list(pool.map(lambda ids: client.generate(ids, spans), asked))
+        answers = list(pool.map(lambda ids: kv_client.generate(ids, spans), asked))
     assert [answer.kv for answer in answers] == [counts(placed=40)] * 4
-    shared = client.store()
+    shared = kv_client.store()
     assert shared["placed_tokens"] - moved["placed_tokens"] == 4 * 40
     assert shared["copied_tokens"] - moved["copied_tokens"] == 40, "one copy for all"
     assert shared["leased_tokens"] == 0
 
 
-def test_an_output_that_is_kept_can_be_placed(client: KvClient, reference: Reference) -> None:
-    client.flush()
-    said = client.generate(HISTORY, {"keep_output": True}, new=20)
+def test_an_output_that_is_kept_can_be_placed(kv_client: KvClient, reference: Reference) -> None:
+    kv_client.flush()
+    said = kv_client.generate(HISTORY, {"keep_output": True}, new=20)
     # The last token was sampled and never computed.
     segment = said.ids[:-1]
     ids = [*BETWEEN, *segment, *QUESTION]
     at = len(BETWEEN)
     spans = [span(at, at + len(segment))]
-    answer = client.generate(ids, {"spans": spans, "corrector": "none"})
+    answer = kv_client.generate(ids, {"spans": spans, "corrector": "none"})
     assert answer.kv == counts(placed=len(segment))
     encoded = reference.moved(reference.encode(HISTORY + segment)[len(HISTORY) :], at - len(HISTORY))
     kv = joined([reference.nothing(at), encoded, reference.nothing(len(QUESTION))])
     rows = [*range(at), *range(at + len(segment), len(ids))]
     assert_expected(reference, kv, ids, rows, answer)
-    assert client.generate(HISTORY, {"keep_output": True}, new=2).cached == len(HISTORY) - 1
+    assert kv_client.generate(HISTORY, {"keep_output": True}, new=2).cached == len(HISTORY) - 1
 
 
 def test_what_was_evicted_to_the_host_comes_back(
-    client: KvClient, reference: Reference, encodings: dict[str, tuple[Kv, Kv]]
+    kv_client: KvClient, reference: Reference, encodings: dict[str, tuple[Kv, Kv]]
 ) -> None:
-    client.flush()
-    produce(client)
-    evicted = client.store()["evicted"]
+    kv_client.flush()
+    produce(kv_client)
+    evicted = kv_client.store()["evicted"]
     # More than half of the pool together, which is all that segments get.
     for seed in range(70, 73):
-        client.generate([*tokens(seed, 200), 5], {"spans": [span(0, 200)]}, new=1)
-    store = client.store()
+        kv_client.generate([*tokens(seed, 200), 5], {"spans": [span(0, 200)]}, new=1)
+    store = kv_client.store()
     assert store["evicted"] > evicted
     assert store["host_tokens"] >= 70
     assert store["tokens"] <= store["capacity_tokens"] == 512
-    answer = client.generate(PROMPT, {**spans_of(), "corrector": "none"})
+    answer = kv_client.generate(PROMPT, {**spans_of(), "corrector": "none"})
     assert answer.kv == counts(placed=70)
     kv = placed_in_prompt(reference, encodings["producer"])
     rows = [index for index in range(len(PROMPT)) if index not in PLACED]
     assert_expected(reference, kv, PROMPT, rows, answer)
 
 
-def test_a_long_context_in_chunks_with_segments_in_it(client: KvClient, reference: Reference) -> None:
+def test_a_long_context_in_chunks_with_segments_in_it(kv_client: KvClient, reference: Reference) -> None:
     """Both what is before the segments and what is behind them is longer than a chunk."""
-    client.flush()
-    produce(client)
+    kv_client.flush()
+    produce(kv_client)
     before, behind = tokens(80, 100), tokens(81, 90)
     ids = [*before, *FIRST, *SECOND, *behind]
     spans = [span(100, 140), span(140, 170)]
-    answer = client.generate(ids, {"spans": spans, "corrector": {"kind": "first-k", "tokens": 5}})
+    answer = kv_client.generate(ids, {"spans": spans, "corrector": {"kind": "first-k", "tokens": 5}})
     assert answer.kv == counts(placed=60, recomputed=10)
     kv = joined(
         [
@@ -341,49 +326,49 @@ TALK = [
 ]
 
 
-def test_separators_in_a_text_say_what_its_segments_are(client: KvClient) -> None:
-    client.flush()
-    parts = [client.tokenize(part) for part in TALK]
+def test_separators_in_a_text_say_what_its_segments_are(kv_client: KvClient) -> None:
+    kv_client.flush()
+    parts = [kv_client.tokenize(part) for part in TALK]
     segments = sum(len(part) for part in parts[1:4])
 
     def ask(first: str, **segments: Any) -> Any:
         params = {"max_new_tokens": 4, "temperature": 0, "custom_params": {"hive_segments": segments}}
         text = SEPARATOR.join([first, *TALK[1:]])
-        return client.post("/generate", {"text": text, "sampling_params": params})
+        return kv_client.post("/generate", {"text": text, "sampling_params": params})
 
     stored = ask(TALK[0])
     assert stored["meta_info"]["hive"]["kv"] == counts(missing=segments)
     assert stored["meta_info"]["prompt_tokens"] == sum(map(len, parts))
-    exact = client.generate([token for part in parts for token in part], new=4)
+    exact = kv_client.generate([token for part in parts for token in part], new=4)
     assert stored["output_ids"] == exact.ids, "what had to be computed was an ordinary request"
     placed = ask("", corrector="none")
     assert placed["meta_info"]["hive"]["kv"] == counts(placed=segments)
     again = ask("Somewhere else ", corrector="recompute-all")
     assert again["meta_info"]["hive"]["kv"] == counts(recomputed=segments)
-    whole = client.generate(
-        [*client.tokenize("Somewhere else "), *(token for part in parts[1:] for token in part)], new=4
+    whole = kv_client.generate(
+        [*kv_client.tokenize("Somewhere else "), *(token for part in parts[1:] for token in part)], new=4
     )
     assert again["output_ids"] == whole.ids
 
 
-def test_separators_in_a_completion(client: KvClient) -> None:
-    client.flush()
-    segments = sum(len(client.tokenize(part)) for part in TALK[1:4])
+def test_separators_in_a_completion(kv_client: KvClient) -> None:
+    kv_client.flush()
+    segments = sum(len(kv_client.tokenize(part)) for part in TALK[1:4])
 
     def ask(first: str) -> Any:
         body = {"model": "any", "prompt": SEPARATOR.join([first, *TALK[1:]]), "max_tokens": 4}
-        (choice,) = client.post("/v1/completions", body)["choices"]
+        (choice,) = kv_client.post("/v1/completions", body)["choices"]
         return choice["meta_info"]["hive"]["kv"]
 
     assert ask(TALK[0]) == counts(missing=segments)
     again = ask("Elsewhere: ")
     # A server's default: the first 15% of each segment are computed again.
     assert again["placed"] + again["recomputed"] == segments
-    assert again["recomputed"] == sum(math.ceil(0.15 * len(client.tokenize(part))) for part in TALK[1:4])
+    assert again["recomputed"] == sum(math.ceil(0.15 * len(kv_client.tokenize(part))) for part in TALK[1:4])
 
 
-def test_separators_in_a_chat(client: KvClient) -> None:
-    client.flush()
+def test_separators_in_a_chat(kv_client: KvClient) -> None:
+    kv_client.flush()
     minutes = "\nAnn: the bridge is closed.\nBob: then we walk.\n"
 
     def ask(system: str, separator: str, **segments: Any) -> Any:
@@ -396,9 +381,9 @@ def test_separators_in_a_chat(client: KvClient) -> None:
             "return_meta_info": True,
             "custom_params": {"hive_segments": segments},
         }
-        return client.post("/v1/chat/completions", body)
+        return kv_client.post("/v1/chat/completions", body)
 
-    length = len(client.tokenize(minutes))
+    length = len(kv_client.tokenize(minutes))
     first = ask("You help.", SEPARATOR)
     assert first["choices"][0]["meta_info"]["hive"]["kv"] == counts(missing=length)
     placed = ask("You answer.", SEPARATOR, corrector="recompute-all")
@@ -408,16 +393,16 @@ def test_separators_in_a_chat(client: KvClient) -> None:
     assert placed["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"]
 
 
-def test_spans_on_openais_routes(client: KvClient) -> None:
-    client.flush()
-    produce(client)
+def test_spans_on_openais_routes(kv_client: KvClient) -> None:
+    kv_client.flush()
+    produce(kv_client)
     body = {
         "model": "any",
         "prompt": PROMPT,
         "max_tokens": 2,
         "custom_params": {"hive_segments": {**spans_of(), "corrector": "none"}},
     }
-    (choice,) = client.post("/v1/completions", body)["choices"]
+    (choice,) = kv_client.post("/v1/completions", body)["choices"]
     assert choice["meta_info"]["hive"]["kv"] == counts(placed=70)
 
 
@@ -425,12 +410,12 @@ def test_spans_on_openais_routes(client: KvClient) -> None:
 
 
 @pytest.mark.parametrize("context", ["producer", "standalone", "neutral"])
-def test_tenants_never_find_each_others_segments(client: KvClient, context: str) -> None:
-    client.flush()
+def test_tenants_never_find_each_others_segments(kv_client: KvClient, context: str) -> None:
+    kv_client.flush()
     asked = {"spans": [span(30, 70)], "context": context, "corrector": "none"}
 
     def ask(seed: int, tenant: str) -> Answer:
-        return client.generate([*tokens(seed, 30), *FIRST, 5], asked, new=1, tenant=tenant)
+        return kv_client.generate([*tokens(seed, 30), *FIRST, 5], asked, new=1, tenant=tenant)
 
     for number, tenant in enumerate(("ann", "bob"), 1):
         first = ask(90, tenant)
@@ -439,50 +424,50 @@ def test_tenants_never_find_each_others_segments(client: KvClient, context: str)
         # After a flush, the server may find out by a first request that its encodings have gone.
         ask(91, tenant)
         assert ask(92, tenant).kv == counts(placed=40)
-        assert client.store()["segments"] == number, "each has one of its own"
+        assert kv_client.store()["segments"] == number, "each has one of its own"
     if context == "producer":
-        assert client.generate([*tokens(90, 30), *FIRST, 5], asked, new=1).kv == counts(missing=40)
+        assert kv_client.generate([*tokens(90, 30), *FIRST, 5], asked, new=1).kv == counts(missing=40)
 
 
 ORDINARY = [[*BEFORE_FIRST, *FIRST, 5], PROMPT, tokens(8, 100)]
 """Requests that say nothing of segments; some have tokens of stored ones, behind what was before them, too."""
 
 
-def ordinary(client: KvClient) -> list[Answer]:
-    return [client.generate(ids, new=6) for ids in ORDINARY]
+def ordinary(kv_client: KvClient) -> list[Answer]:
+    return [kv_client.generate(ids, new=6) for ids in ORDINARY]
 
 
-def test_ordinary_requests_notice_nothing_of_segments(client: KvClient) -> None:
-    client.flush()
-    before = ordinary(client)
+def test_ordinary_requests_notice_nothing_of_segments(kv_client: KvClient) -> None:
+    kv_client.flush()
+    before = ordinary(kv_client)
     assert [answer.kv for answer in before] == [None] * len(ORDINARY)
-    client.flush()
-    produce(client)
+    kv_client.flush()
+    produce(kv_client)
     with ThreadPoolExecutor(8) as pool:
-        others = [pool.submit(mixed, client, number) for number in range(6)]
-        during = ordinary(client)
+        others = [pool.submit(mixed, kv_client, number) for number in range(6)]
+        during = ordinary(kv_client)
         assert all(isinstance(other.result(), dict) for other in others)
-    after = ordinary(client)
+    after = ordinary(kv_client)
     for answers in during, after:
         for ours, theirs in zip(answers, before, strict=True):
             # Of the same tokens; in other batches their log-probabilities are rounded otherwise.
             assert ours.distance(theirs) < 5e-5
 
 
-def test_distributions_behind_placed_segments_are_not_replayed_to_others(client: KvClient) -> None:
-    client.flush()
-    exact = client.generate(PROMPT)
-    client.flush()
-    produce(client)
-    placed = client.generate(PROMPT, {**spans_of(), "corrector": "none"}, replay="stepwise")
+def test_distributions_behind_placed_segments_are_not_replayed_to_others(kv_client: KvClient) -> None:
+    kv_client.flush()
+    exact = kv_client.generate(PROMPT)
+    kv_client.flush()
+    produce(kv_client)
+    placed = kv_client.generate(PROMPT, {**spans_of(), "corrector": "none"}, replay="stepwise")
     assert placed.kv == counts(placed=70)
     for replayed in (0, len(exact.ids)):
-        answer = client.generate(PROMPT, replay="stepwise")
+        answer = kv_client.generate(PROMPT, replay="stepwise")
         assert answer.replayed == replayed
         assert answer.distance(exact) < 1e-5
 
 
-def mixed(client: KvClient, number: int) -> dict[str, int]:
+def mixed(kv_client: KvClient, number: int) -> dict[str, int]:
     """One of many requests that place segments, some of which are stored."""
     context = ("producer", "standalone", "neutral")[number % 3]
     corrector = list(CORRECTORS.values())[number % len(CORRECTORS)][0]
@@ -490,7 +475,7 @@ def mixed(client: KvClient, number: int) -> dict[str, int]:
     ids = [*HISTORY[:start], *FIRST, *tokens(100 + number // 2, 10), *SECOND, number + 5]
     spans = [span(start, start + 40), span(start + 40, start + 50), span(start + 50, start + 80)]
     asked = {"spans": spans, "context": context, "corrector": corrector, "keep_output": number % 2 == 0}
-    kv = client.generate(ids, asked, new=4 + number % 3).kv
+    kv = kv_client.generate(ids, asked, new=4 + number % 3).kv
     assert kv is not None
     assert kv["placed"] + kv["recomputed"] + kv["missing"] + kv["exact"] >= 80
     return kv
@@ -529,15 +514,15 @@ def mixed(client: KvClient, number: int) -> dict[str, int]:
     ],
     ids=str,
 )
-def test_bad_segments_are_refused(client: KvClient, segments: Any, param: str) -> None:
+def test_bad_segments_are_refused(kv_client: KvClient, segments: Any, param: str) -> None:
     custom = {"hive_segments": segments}
     params = {"max_new_tokens": 1, "custom_params": custom}
     for stream in (False, True):
-        answer = client.raw(
+        answer = kv_client.raw(
             "/generate", {"input_ids": tokens(9, 10), "sampling_params": params, "stream": stream}
         )
         refused(answer, f"sampling_params.custom_params.hive_segments{param}")
-    answer = client.raw(
+    answer = kv_client.raw(
         "/v1/completions", {"model": "any", "prompt": tokens(9, 10), "max_tokens": 1, "custom_params": custom}
     )
     # What only the tokenized prompt shows is refused in the words of SGLang's OpenAI routes.
@@ -555,16 +540,16 @@ def test_bad_segments_are_refused(client: KvClient, segments: Any, param: str) -
     ],
     ids=str,
 )
-def test_segments_that_do_not_fit_a_prompt_are_refused(client: KvClient, body: Any, param: str) -> None:
+def test_segments_that_do_not_fit_a_prompt_are_refused(kv_client: KvClient, body: Any, param: str) -> None:
     segments = body.pop("segments")
     params = {"max_new_tokens": 1, "custom_params": {"hive_segments": segments}}
-    answer = client.raw("/generate", {**body, "sampling_params": params})
+    answer = kv_client.raw("/generate", {**body, "sampling_params": params})
     refused(answer, f"sampling_params.custom_params.{param}")
 
 
-def test_what_hive_tells_its_scheduler_cannot_be_said_by_clients(client: KvClient) -> None:
+def test_what_hive_tells_its_scheduler_cannot_be_said_by_clients(kv_client: KvClient) -> None:
     params = {"max_new_tokens": 1, "custom_params": {"hive_kv": "{}"}}
-    answer = client.raw("/generate", {"text": "Hi", "sampling_params": params})
+    answer = kv_client.raw("/generate", {"text": "Hi", "sampling_params": params})
     refused(answer, "sampling_params.custom_params.hive_kv")
 
 

@@ -12,7 +12,7 @@ from hive.request_checks import Limits
 from hive.request_tag import RequestError, RequestTag, header_tag
 from sglang_patches.tokenizer_manager import around_generate_request
 
-MANAGER = SimpleNamespace(hive_limits=Limits(vocab_size=100, context_length=64))
+MANAGER = SimpleNamespace(hive_limits=Limits(vocab_size=100, context_length=64), hive_segments=None)
 
 
 async def sent(params: Any, tag: dict[str, Any], **fields: Any) -> Any:
