@@ -104,6 +104,7 @@ class ResidencyBook:
         if node.agent not in self.totals:
             node.agent = OTHER
         if use is not None:
+            self._total(use.agent)
             node.agent = use.agent
             node.used = self.clock
             self.joined(node, use)
