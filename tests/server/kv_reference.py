@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +46,6 @@ class Reference:
         self._whole = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         self._model = self._whole.model
 
-    @torch.no_grad()
     def compute(
         self, kv: Kv, tokens: Sequence[int], positions: Sequence[int], rows: Sequence[int]
     ) -> torch.Tensor:
@@ -60,7 +60,12 @@ class Reference:
         Returns:
             Log-probabilities of what follows each row, float32 [rows, vocabulary].
         """
-        at = torch.tensor(rows)
+        with torch.no_grad(), _one_thread():
+            return self._compute(kv, tokens, positions, torch.tensor(rows))
+
+    def _compute(
+        self, kv: Kv, tokens: Sequence[int], positions: Sequence[int], at: torch.Tensor
+    ) -> torch.Tensor:
         hidden = self._model.embed_tokens(torch.tensor(tokens)[at])
         turn = self._turn(torch.tensor(positions)[at])
         seen = torch.arange(len(kv))[None] <= at[:, None]
@@ -80,7 +85,8 @@ class Reference:
             )
             hidden = hidden + attention.o_proj(found[0].transpose(0, 1).reshape(len(at), -1))
             hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
-        return self._whole.lm_head(self._model.norm(hidden)).log_softmax(-1)
+        logprobs: torch.Tensor = self._whole.lm_head(self._model.norm(hidden)).log_softmax(-1)
+        return logprobs
 
     def encode(self, tokens: Sequence[int], position: int = 0, before: Kv | None = None) -> Kv:
         """KV of tokens at successive positions, behind those of ``before``."""
@@ -104,6 +110,17 @@ class Reference:
     def _turn(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         cos, sin = self._model.rotary_emb(torch.zeros(1), positions[None])
         return cos[0], sin[0]
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Threads that wait for each other while a server wants the cores take ten times as long as one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _turned(vectors: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

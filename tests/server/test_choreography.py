@@ -238,6 +238,7 @@ def test_messages_that_left_the_store_are_computed_again_where_they_are_wanted(
     assert_likeliest(reference, both, HEADER, [(made, 0), (theirs, 30)], [*range(30, 90)])
 
 
+@pytest.mark.long
 def test_long_messages_are_computed_in_chunks(kv_client: KvClient, reference: Reference) -> None:
     kv_client.flush()
     long = [tokens(210 + number, 100) for number in range(3)]
@@ -557,6 +558,7 @@ def test_aborted_calls_say_so(kv_client: KvClient) -> None:
     assert kv_client.store()["segments"] == 0
 
 
+@pytest.mark.long
 def test_what_is_retracted_says_what_it_would_have_said(kv_client: KvClient) -> None:
     """Five requests fit the pool when they begin, and grow by more than there is room for."""
     kv_client.flush()
