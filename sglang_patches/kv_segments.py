@@ -140,7 +140,6 @@ def start(scheduler: Scheduler) -> KvForward | None:
     if not isinstance(cache, SegmentedRadixCache):
         return None
     runner = scheduler.tp_worker.model_runner
-    require(scheduler.server_args, scheduler.model_config)
     kv = runner.token_to_kv_pool
     try:
         rope = rope_of(runner.model, scheduler.model_config.hf_text_config)
