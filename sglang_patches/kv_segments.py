@@ -9,6 +9,7 @@ from hive.kv_segments.rotation import UnsupportedRope
 from hive.kv_segments.slots import KvSlots
 from hive.server_args import HiveServerArgs
 from sglang_patches import releases
+from sglang_patches.decode_rows import DecodeRows
 from sglang_patches.model_runner import KvForward
 from sglang_patches.rotary_embedding import rope_of
 from sglang_patches.segmented_cache import SegmentedRadixCache
@@ -145,5 +146,6 @@ def start(scheduler: Scheduler) -> KvForward | None:
         rope = rope_of(runner.model, scheduler.model_config.hf_text_config)
     except UnsupportedRope as error:
         raise UnsupportedServer(f"{FLAG} cannot be had: {error}") from None
-    forward = runner.hive_kv = KvForward(runner, cache, KvSlots(kv.k_buffer, kv.v_buffer, rope))
+    slots = KvSlots(kv.k_buffer, kv.v_buffer, rope)
+    forward = runner.hive_kv = KvForward(runner, cache, slots, DecodeRows.of(runner))
     return forward

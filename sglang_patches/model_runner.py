@@ -18,6 +18,7 @@ from hive.kv_segments.segment import HostCopy
 from hive.kv_segments.siblings import Siblings
 from hive.kv_segments.slots import KvSlots
 from hive.kv_segments.store import Move
+from sglang_patches.decode_rows import DecodeRows
 from sglang_patches.kv_state import KvState
 from sglang_patches.request_state import KV_KEY, tag_of
 from sglang_patches.virtual_rows import VirtualRows, paged
@@ -33,11 +34,14 @@ if TYPE_CHECKING:
 class KvForward:
     """What one scheduler process does for its segment store before each forward pass."""
 
-    def __init__(self, runner: ModelRunner, cache: SegmentedRadixCache, slots: KvSlots) -> None:
+    def __init__(
+        self, runner: ModelRunner, cache: SegmentedRadixCache, slots: KvSlots, decode_rows: DecodeRows
+    ) -> None:
         self._runner = runner
         self._cache = cache
         self._store = cache.store
         self._slots = slots
+        self._decode_rows = decode_rows
         self.states: dict[str, KvState] = {}
         """By request id: requests that take part and are not over."""
         self._siblings = Siblings()
@@ -107,13 +111,16 @@ class KvForward:
         self._shift(batch, known)
         if not batch.forward_mode.is_extend():
             return forward(batch)
-        rows = VirtualRows(self._runner, batch, known, forward)
+        rows = VirtualRows(self._runner, batch, known, forward, self._decode_rows)
         if runs := self._runs(rows, known):
             return rows.compute(runs)
         if not all(known):
             return forward(batch)
-        # Of few tokens behind a long prefix, one kernel that reads all from the pool is quicker than one for each
-        # part and a third that merges the two. Where others are in the batch, they get what they would get without.
+        # Where others are in the batch, they get what they would get without.
+        if self._decode_rows.fit(batch):
+            return self._decode_rows.run(batch, forward)
+        # Behind a long prefix, one kernel that reads all from the pool is quicker than one for each part and a third
+        # that merges the two.
         with paged(self._runner.attn_backend):
             return forward(batch)
 

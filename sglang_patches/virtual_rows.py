@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from hive.kv_segments.plan import Run, passes
+from sglang_patches.decode_rows import DecodeRows
 from sglang_patches.kv_state import KvState, Lease
 
 if TYPE_CHECKING:
@@ -44,9 +46,11 @@ class VirtualRows:
         batch: ForwardBatch,
         states: Sequence[KvState | None],
         forward: Callable[[ForwardBatch], Any],
+        decode_rows: DecodeRows,
     ) -> None:
         """``states`` are those of the batch's requests, ``forward`` is the engine's own forward pass."""
         self._runner = runner
+        self._decode_rows = decode_rows
         self._batch = batch
         self._states = states
         self._forward = forward
@@ -70,16 +74,16 @@ class VirtualRows:
             The output of the batch's own rows, which go through the model with the last of the runs where they can.
         """
         parts = passes(runs, self._most_rows, self._most_tokens)
-        last = parts.pop() if parts and self._fits(parts[-1]) else None
+        last = parts.pop() if parts and self._fits(parts[-1]) else []
         for part in parts:
             self._pass(part, [True] * len(part))
-        if last is None:
+        if not last:
             return self._forward(self._batch)
-        with _eager(self._runner), paged(self._runner.attn_backend):
-            joined = self._joined(self._batch_of(last, [True] * len(last)))
-            if self._runner.server_args.enable_lora:
-                self._runner.lora_manager.prepare_lora_batch(joined)
-            output = self._forward(joined)
+        joined = self._joined(self._batch_of(last, [True] * len(last)))
+        if all(self._states) and self._decode_rows.fit(joined):
+            output = self._decode_rows.run(joined, self._forward)
+        else:
+            output = self._through(joined)
         logits = output.logits_output
         logits.next_token_logits = logits.next_token_logits[len(last) :]
         return output
@@ -175,16 +179,18 @@ class VirtualRows:
 
     def _pass(self, part: Sequence[Run], written: Sequence[bool]) -> None:
         """One forward pass over virtual rows; the KV of those that are not ``written`` goes nowhere."""
-        rows = self._batch_of(part, written)
-        adapters = self._runner.lora_manager if self._runner.server_args.enable_lora else None
+        try:
+            self._through(self._batch_of(part, written))
+        finally:
+            if self._runner.server_args.enable_lora:
+                self._runner.lora_manager.prepare_lora_batch(self._batch)
+
+    def _through(self, rows: ForwardBatch) -> Any:
+        """The forward pass of rows that no graph was captured for."""
         with _eager(self._runner), paged(self._runner.attn_backend):
-            try:
-                if adapters is not None:
-                    adapters.prepare_lora_batch(rows)
-                self._forward(rows)
-            finally:
-                if adapters is not None:
-                    adapters.prepare_lora_batch(self._batch)
+            if self._runner.server_args.enable_lora:
+                self._runner.lora_manager.prepare_lora_batch(rows)
+            return self._forward(rows)
 
     def _batch_of(self, part: Sequence[Run], written: Sequence[bool]) -> ForwardBatch:
         from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
@@ -240,6 +246,7 @@ class VirtualRows:
         )
 
 
+@functools.cache
 def attention_layer(model: torch.nn.Module, layer: int) -> torch.nn.Module:
     """The attention of a layer.
 

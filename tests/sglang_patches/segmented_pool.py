@@ -25,6 +25,7 @@ from hive.kv_segments.request import KV_FIELD, KvRequest
 from hive.kv_segments.segment import EncodedSegment
 from hive.kv_segments.slots import HostKv
 from sglang_patches import model_runner
+from sglang_patches.decode_rows import DecodeRows
 from sglang_patches.kv_state import KvState
 from sglang_patches.model_runner import KvForward
 from sglang_patches.radix_cache import ENGINE_POLICIES, policy_of, subtree
@@ -215,7 +216,7 @@ class SegmentedPool(KvPool):
             max_running_requests=most_rows,
             token_to_kv_pool=SimpleNamespace(get_value_buffer=lambda layer: _Values(self.contents)),
         )
-        self.kv = KvForward(runner, self.cache, self.contents)  # type: ignore[arg-type]
+        self.kv = KvForward(runner, self.cache, self.contents, DecodeRows(0, 0))  # type: ignore[arg-type]
         self.waiting: list[SegmentedRequest] = []
         self.batch: list[tuple[SegmentedRequest, int]] = []
         """Admitted requests that have not run yet, and the index up to which they are to be computed."""

@@ -33,7 +33,10 @@ def test_virtual_rows_are_as_a_prefill(backend: str, dtype: str) -> None:
     found = json.loads(run.stdout.splitlines()[-1])
     # Two exact prefills in other shapes differ by `noise`; in float32 that is 1e-6.
     logits, kv = max(found["noise"]["logits"], 3e-6), max(found["noise"]["kv"], 3e-6)
-    for case in ("one run", "random runs", "one-token rows"):
+    assert found["a decode batch"]["kv"] <= 1.5 * kv, found
+    assert found["a decode batch"]["logits"] <= 6 * logits, found
+    as_decode = [f"{case} as a decode batch" for case in ("one run", "random runs")]
+    for case in ("one run", "random runs", "one-token rows", *as_decode):
         assert found[case]["kv"] <= 1.5 * kv, (case, found)
         assert found[case]["logits"] <= 6 * logits, (case, found)
         assert found[case]["together"] <= 6 * logits, (case, found)

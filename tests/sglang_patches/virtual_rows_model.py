@@ -25,12 +25,14 @@ from hive.kv_segments.correctors import Blend, PlacedRun, RecomputeNone
 from hive.kv_segments.plan import Piece, Run
 from hive.kv_segments.request import KvRequest
 from hive.kv_segments.slots import KvSlots
+from sglang_patches.decode_rows import DecodeRows
 from sglang_patches.kv_state import KvState, Lease
 from sglang_patches.rotary_embedding import rope_of
 from sglang_patches.virtual_rows import VirtualRows
 
 HISTORY, SEGMENT, SUFFIX = 40, 40, 12
 ROWS = 24
+NONE, ALL = DecodeRows(0, 0), DecodeRows(10**9, 10**9)
 
 
 class Machine:
@@ -43,19 +45,22 @@ class Machine:
             device=device,
             attention_backend=backend,
             dtype=dtype,
-            disable_cuda_graph=True,
+            disable_cuda_graph=device == "cpu",
+            cuda_graph_max_bs_decode=64,
             max_total_tokens=8192,
             mem_fraction_static=0.3,
             sampling_backend="pytorch",
             grammar_backend="none",
             disable_overlap_schedule=True,
             context_length=4096,
-            max_running_requests=ROWS,
+            max_running_requests=64,
             chunked_prefill_size=2048,
         )
         set_global_server_args_for_scheduler(args)
         loaded, _ = load_model(args, PortArgs.init_new(args), 0, 0)
         self.runner = next((v for v in vars(loaded).values() if type(v).__name__ == "ModelRunner"), loaded)
+        # Fewer than its buffers have room for, so that rows take several passes.
+        self.runner.max_running_requests = ROWS
         self.table = self.runner.req_to_token_pool.req_to_token
         self.pool = self.runner.token_to_kv_pool
         self.slots = KvSlots(
@@ -150,22 +155,27 @@ def main(backend: str, dtype: str) -> dict[str, Any]:
         )
         return row
 
-    def rows_of(row: int) -> VirtualRows:
+    def rows_of(row: int, decode_rows: DecodeRows = NONE) -> VirtualRows:
         state = KvState(KvRequest(), RecomputeNone(), "", "", array("q", tokens))
-        return VirtualRows(machine.runner, machine.batch(row, end, suffix), [state], machine.runner.forward)
+        batch = machine.batch(row, end, suffix)
+        return VirtualRows(machine.runner, batch, [state], machine.runner.forward, decode_rows)
 
     cuts = [0, *sorted(random.sample(range(1, SEGMENT), 8)), SEGMENT]
     few = sorted(random.sample(range(begin, end), 6))
     found: dict[str, Any] = {"noise": {"kv": noise_kv, "logits": noise}}
     found["placed"] = {"logits": error(machine.prefill(placed(), end, suffix), exact)}
-    for name, runs in {
-        "one run": [Run(begin, end, begin)],
-        "random runs": [Run(begin + a, begin + b, begin + a) for a, b in itertools.pairwise(cuts)],
-        "one-token rows": [Run(at, at + 1, at) for at in range(begin, end)],
-    }.items():
+    whole_run = [Run(begin, end, begin)]
+    random_runs = [Run(begin + a, begin + b, begin + a) for a, b in itertools.pairwise(cuts)]
+    for name, runs, decode_rows in (
+        ("one run", whole_run, NONE),
+        ("random runs", random_runs, NONE),
+        ("one-token rows", [Run(at, at + 1, at) for at in range(begin, end)], NONE),
+        ("one run as a decode batch", whole_run, ALL),
+        ("random runs as a decode batch", random_runs, ALL),
+    ):
         row = placed()
         with torch.no_grad():
-            output = rows_of(row).compute(runs)
+            output = rows_of(row, decode_rows).compute(runs)
         together = error(output.logits_output.next_token_logits[0].float(), exact)
         kv = max(error(*pair) for pair in zip(machine.kv(row, begin, end), exact_kv, strict=True))
         found[name] = {
@@ -173,6 +183,21 @@ def main(backend: str, dtype: str) -> dict[str, Any]:
             "logits": error(machine.prefill(row, end, suffix), exact),
             "together": together,
         }
+
+    # The suffix alone, behind exact KV.
+    row = machine.request(len(tokens))
+    machine.prefill(row, 0, [*history, *segment])
+    with torch.no_grad():
+        output = ALL.run(machine.batch(row, end, suffix), machine.runner.forward)
+    found["a decode batch"] = {
+        "logits": error(output.logits_output.next_token_logits[0].float(), exact),
+        "kv": max(
+            error(*pair)
+            for pair in zip(
+                machine.kv(row, end, end + SUFFIX), machine.kv(whole, end, end + SUFFIX), strict=True
+            )
+        ),
+    }
 
     row = placed()
     before = machine.kv(row, begin, end)

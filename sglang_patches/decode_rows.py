@@ -1,0 +1,106 @@
+"""An extend batch of few tokens as a decode batch: each token is a row of its own.
+
+A layer writes the KV of all rows before any of them attends, and a row attends to as many slots of its request as its
+sequence is long.  So rows of one request, each a token longer than the one before, compute what an extend of these
+tokens would.  What is won: a decode step is one CUDA graph, while an extend launches the attention of every layer by
+itself, which takes the CPU longer than the GPU has to do for a few tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+    from sglang.srt.model_executor.model_runner import ModelRunner
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """Which batches go through the model in this way, and the way itself."""
+
+    most_rows: int
+    """In one batch; 0: none goes."""
+    most_read: int
+    """Tokens whose KV the rows of one batch read, each by itself."""
+
+    @classmethod
+    def of(cls, runner: ModelRunner) -> DecodeRows:
+        """What the graphs of a model runner allow. With LoRA, none: adapters are prepared for batches as they come."""
+        from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
+
+        graphs = runner.decode_cuda_graph_runner
+        if not isinstance(graphs, DecodeCudaGraphRunner) or runner.server_args.enable_lora:
+            return cls(0, 0)
+        pool = runner.token_to_kv_pool
+        kv = sum(layer[0].nbytes for layer in (*pool.k_buffer, *pool.v_buffer))
+        # A step reads all weights whatever its rows are. Rows of one request share a context, and each reads it by
+        # itself, where an extend reads it once: no more of that than doubles what is read.
+        return cls(graphs.max_bs, sum(part.nbytes for part in runner.model.parameters()) // kv)
+
+    def fit(self, batch: ForwardBatch) -> bool:
+        """Whether an extend batch is small enough, and has nothing that a graph was not captured for."""
+        from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardMode
+
+        return (
+            sum(batch.extend_seq_lens_cpu) <= self.most_rows
+            and batch.forward_mode == ForwardMode.EXTEND
+            and not batch.return_logprob
+            and batch.capture_hidden_mode in (None, CaptureHiddenMode.NULL)
+            and batch.input_embeds is None
+            and batch.replace_embeds is None
+            and int(_lengths(batch).sum()) <= self.most_read
+        )
+
+    def run(self, batch: ForwardBatch, forward: Callable[[ForwardBatch], Any]) -> Any:
+        """The forward pass of an extend batch; the logits are those behind the last token of each request."""
+        output = forward(as_decode(batch))
+        ends = torch.tensor(batch.extend_seq_lens_cpu).cumsum(0) - 1
+        logits = output.logits_output
+        logits.next_token_logits = logits.next_token_logits[ends.to(batch.input_ids.device)]
+        return output
+
+
+def as_decode(batch: ForwardBatch) -> ForwardBatch:
+    """The decode batch with a row for each token of an extend batch, in their order."""
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+    device = batch.input_ids.device
+    lengths = _lengths(batch)
+    whose = torch.arange(batch.batch_size).repeat_interleave(torch.tensor(batch.extend_seq_lens_cpu))
+    on_device = lengths.to(device)
+    return dataclasses.replace(
+        batch,
+        forward_mode=ForwardMode.DECODE,
+        batch_size=len(lengths),
+        req_pool_indices=batch.req_pool_indices[whose.to(device)],
+        seq_lens=on_device,
+        seq_lens_cpu=lengths,
+        seq_lens_sum=int(lengths.sum()),
+        orig_seq_lens=on_device.to(torch.int32),
+        extend_num_tokens=None,
+        extend_seq_lens=None,
+        extend_prefix_lens=None,
+        extend_start_loc=None,
+        extend_prefix_lens_cpu=None,
+        extend_seq_lens_cpu=None,
+        extend_logprob_start_lens_cpu=None,
+        lora_ids=[batch.lora_ids[row] for row in whose],
+        rids=[batch.rids[row] for row in whose],
+        num_token_non_padded_cpu=len(lengths),
+    )
+
+
+def _lengths(batch: ForwardBatch) -> torch.Tensor:
+    """Of the sequence that each token of an extend batch ends, int64 [tokens]."""
+    return torch.cat(
+        [
+            torch.arange(prefix + 1, prefix + length + 1)
+            for prefix, length in zip(batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu, strict=True)
+        ]
+    )
