@@ -321,6 +321,7 @@ SEAMS: tuple[Seam, ...] = (
                 "srt.managers.schedule_policy.PrefillAdder.add_one_req",
                 "srt.layers.radix_attention.RadixAttention",
                 "srt.model_executor.forward_batch_info.ForwardBatch",
+                "srt.model_executor.runner.decode_cuda_graph_runner.DecodeCudaGraphRunner",
             ),
         },
     ),
