@@ -98,6 +98,12 @@ header_tag: ContextVar[RequestTag] = ContextVar("header_tag", default=EMPTY_TAG)
 """The tag of the headers of the request that is being served, for whatever it asks of the engine."""
 
 
+def tag_in(custom_params: Any) -> dict[str, Any]:
+    """The tag in ``custom_params``, in wire format; checked at the door, so only its presence is in question."""
+    tag = (custom_params or {}).get("hive")
+    return tag if isinstance(tag, dict) else {}
+
+
 def shown_key(key: Any) -> str:
     """A key of an untrusted object as part of a field's path."""
     text = key if isinstance(key, str) else repr(key)

@@ -8,8 +8,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hive.kv_segments.request import KV_FIELD, KvRequest
-from hive.request_tag import header_tag
+from hive.kv_segments.request import KV_FIELD, SEGMENTS_FIELD, KvRequest
+from hive.request_tag import header_tag, tag_in
 
 kv_call: ContextVar[KvRequest | None] = ContextVar("kv_call", default=None)
 """What a request of Hive's own asks of the store; it declares nothing itself."""
@@ -65,16 +65,12 @@ def write(obj: Any, kv: KvRequest) -> None:
     """Say in a request of the engine what it asks of the store."""
     params = obj.sampling_params or {}
     custom = {
-        key: value for key, value in (params.get("custom_params") or {}).items() if key != "hive_segments"
+        key: value for key, value in (params.get("custom_params") or {}).items() if key != SEGMENTS_FIELD
     }
     obj.sampling_params = {**params, "custom_params": {**custom, KV_FIELD: kv.to_wire()}}
 
 
 def tenant_of(obj: Any) -> str | None:
-    """Whose request it is: the headers' tenant, else the body's."""
-    tenant = header_tag.get().tenant
-    if tenant is not None:
-        return tenant
-    custom = (obj.sampling_params or {}).get("custom_params") or {}
-    found = (custom.get("hive") or {}).get("tenant")
-    return found if isinstance(found, str) else None
+    """Whose request it is; the tag of the headers has been written into its parameters."""
+    tenant: str | None = tag_in((obj.sampling_params or {}).get("custom_params")).get("tenant")
+    return tenant

@@ -13,6 +13,7 @@ from hive.logits_cache.cache import CachedRequest, LogitsCache
 from hive.logits_cache.hotspot import HotspotRule
 from hive.logits_cache.replay import Replay
 from hive.logits_cache.sampling import SamplingRule, derive_seed
+from hive.request_tag import tag_in
 from sglang_patches.metrics import SchedulerMetrics
 from sglang_patches.releases import current
 
@@ -106,9 +107,8 @@ class RequestState:
 
 
 def tag_of(req: Req) -> dict[str, Any]:
-    """The request's tag in wire format; checked at the door, so only its presence is in question."""
-    tag = (req.sampling_params.custom_params or {}).get("hive")
-    return tag if isinstance(tag, dict) else {}
+    """The request's tag in wire format."""
+    return tag_in(req.sampling_params.custom_params)
 
 
 def identity_of(req: Req) -> tuple[str | None, str | None]:

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from typing import Any
 
 from hive.request_checks import check_request_object
-from hive.request_tag import MAX_SAMPLE, RequestError, header_tag
+from hive.request_tag import MAX_SAMPLE, RequestError, header_tag, tag_in
 from sglang_patches.request_state import KV_KEY, PROBABILITY_KEY, REPEATS_KEY, REPLAYED_KEY
 
 
@@ -95,6 +95,4 @@ def _tag(obj: Any, index: int) -> dict[str, Any]:
     params = getattr(obj, "sampling_params", None)
     if isinstance(params, list):
         params = params[index] if index < len(params) else None
-    custom = (params or {}).get("custom_params") or {}
-    tag = custom.get("hive")
-    return tag if isinstance(tag, dict) else {}
+    return tag_in((params or {}).get("custom_params"))
