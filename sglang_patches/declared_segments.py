@@ -13,12 +13,15 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from hive.kv_segments.request import SEGMENTS_FIELD, Keep, KvRequest, WireSpan, spans_request
+from hive.kv_segments.request import SEGMENTS_FIELD, Keep, KvRequest, spans_request
 from hive.kv_segments.segment import digest
 from hive.kv_segments.separator import SEPARATOR, split
 from hive.request_tag import RequestError
 from hive.server_args import HiveServerArgs
 from sglang_patches.kv_calls import Call, kv_call, tenant_of, write
+
+Encoding = tuple[str, str, str, str]
+"""Tenant, adapter, context and digest of what was encoded in a context of the server's own."""
 
 MAX_KNOWN = 65536
 """Encodings that were made here and are remembered."""
@@ -34,26 +37,29 @@ class DeclaredSegments:
         self._manager = tokenizer_manager
         self._corrector = args.corrector
         self._neutral_text = args.kv_neutral_prefix
-        self._known: OrderedDict[tuple[str, str, str, str], None] = OrderedDict()
-        """Tenant, adapter, context and digest of what was encoded, the longest unused first."""
+        self._known: OrderedDict[Encoding, None] = OrderedDict()
+        """The longest unused first."""
 
-    async def prepare(self, obj: Any) -> KvRequest | None:
-        """Say in a request, before it is tokenised, what it asks of the store; None where it asks for nothing.
+    async def prepare(self, obj: Any) -> Sequence[Encoding]:
+        """Say in a request, before it is tokenised, what it asks of the store.
+
+        Returns the encodings among it that are made here, for :meth:`answered`: the engine is free to write a request
+        of several samples anew.
 
         Raises:
             RequestError: where it cannot be had.
         """
         if (call := kv_call.get()) is not None:
             write(obj, call)
-            return None
+            return ()
         params = obj.sampling_params
         if isinstance(params, list):
-            return None
+            return ()
         custom = (params or {}).get("custom_params") or {}
         spec = custom.get(SEGMENTS_FIELD)
         separated = self._split(obj)
         if spec is None and separated is None:
-            return None
+            return ()
         spec = dict(spec or {})
         if separated is not None:
             if spec.get("spans"):
@@ -67,9 +73,9 @@ class DeclaredSegments:
         request = spans_request(
             spec, len(obj.input_ids), f"custom_params.{SEGMENTS_FIELD}", corrector=self._corrector
         )
-        await self._make(obj, request)
+        needed = await self._make(obj, request)
         write(obj, request)
-        return request
+        return needed
 
     def _split(self, obj: Any) -> list[tuple[int, int]] | None:
         """Take separators out of a prompt; where its segments are, None without separators."""
@@ -95,21 +101,25 @@ class DeclaredSegments:
 
     # Contexts of the server's own.
 
-    async def _make(self, obj: Any, request: KvRequest) -> None:
-        """Have encodings made that a request asks for in a context of the server's own."""
+    async def _make(self, obj: Any, request: KvRequest) -> list[Encoding]:
+        """Have encodings made that a request asks for in a context of the server's own, and name all of them."""
+        needed = []
         wanted = {}
         for span in request.spans:
             if span.name != "producer":
-                key = self._key(obj, span)
+                tokens = obj.input_ids[span.start : span.end]
+                key = (tenant_of(obj) or "", obj.lora_path or "", span.name, digest(tokens))
                 if key not in self._known:
-                    wanted[key] = self._make_one(span.name, obj.input_ids[span.start : span.end], obj)
+                    wanted[key] = self._make_one(span.name, tokens, obj)
                 self._remember(key)
+                needed.append(key)
         try:
             await asyncio.gather(*wanted.values())
         except BaseException:
             for key in wanted:
                 self._known.pop(key, None)
             raise
+        return needed
 
     async def _make_one(self, context: str, tokens: Sequence[int], obj: Any) -> None:
         before = self._encode(self._neutral_text, True) if context == "neutral" else []
@@ -117,19 +127,14 @@ class DeclaredSegments:
         call = Call([*before, *tokens], KvRequest(keeps=(keep,), choreographed=True), obj.lora_path)
         await call.answer(self._manager, tenant_of(obj))
 
-    def _remember(self, key: tuple[str, str, str, str]) -> None:
+    def _remember(self, key: Encoding) -> None:
         self._known[key] = None
         self._known.move_to_end(key)
         if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
 
-    def answered(self, obj: Any, request: KvRequest, meta_info: dict[str, Any]) -> None:
+    def answered(self, needed: Sequence[Encoding], meta_info: dict[str, Any]) -> None:
         """What was not stored any more when a request needed it is to be made again."""
         if meta_info["hive"].get("kv", {}).get("missing"):
-            for span in request.spans:
-                self._known.pop(self._key(obj, span), None)
-
-    @staticmethod
-    def _key(obj: Any, span: WireSpan) -> tuple[str, str, str, str]:
-        tokens = obj.input_ids[span.start : span.end]
-        return (tenant_of(obj) or "", obj.lora_path or "", span.name, digest(tokens))
+            for key in needed:
+                self._known.pop(key, None)

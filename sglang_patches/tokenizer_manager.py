@@ -43,14 +43,14 @@ async def _annotated(
     ):
         raise RequestError("session_params", "must not be set by a tenant: SGLang's sessions are everybody's")
     segments = manager.hive_segments
-    declared = await segments.prepare(obj) if segments is not None and hasattr(obj, "text") else None
+    needed = await segments.prepare(obj) if segments is not None and hasattr(obj, "text") else ()
     async with aclosing(original(manager, obj, request)) as answers:
         async for answer in answers:
             for index, item in enumerate(answer if isinstance(answer, list) else [answer]):
                 if isinstance(item, dict) and "completion_tokens" in item.get("meta_info", {}):
                     _annotate(item["meta_info"], _tag(obj, item.get("index", index)))
-                    if declared is not None:
-                        segments.answered(obj, declared, item["meta_info"])
+                    if needed:
+                        segments.answered(needed, item["meta_info"])
             yield answer
 
 

@@ -1,0 +1,84 @@
+"""Segments that ordinary requests declare: which encodings the server makes for them, and when again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hive[server]'")
+
+from sglang.srt.managers.io_struct import GenerateReqInput
+
+from hive.request_checks import Limits
+from hive.request_tag import RequestTag, header_tag
+from hive.server_args import HiveServerArgs
+from sglang_patches.declared_segments import DeclaredSegments
+from sglang_patches.tokenizer_manager import around_generate_request
+
+PROMPT = [1, 2, 3, 4, 5, 6]
+
+
+class Server:
+    """A tokenizer manager whose engine notes what it is asked for, in whose name, and says what it had not."""
+
+    def __init__(self) -> None:
+        self.hive_limits = Limits(vocab_size=100, context_length=64, kv_segments=True)
+        self.hive_segments = DeclaredSegments(self, HiveServerArgs(kv_segments=True))
+        self.tokenizer = None
+        self.made: list[tuple[str | None, list[int]]] = []
+        self.missing = 0
+
+    def generate_request(self, obj: Any, request: Any = None) -> AsyncIterator[Any]:
+        return around_generate_request(Server._engine, self, obj, request)
+
+    async def _engine(self, obj: Any, _request: Any) -> AsyncIterator[Any]:
+        if obj.input_ids != PROMPT:
+            self.made.append((obj.sampling_params["custom_params"]["hive"].get("tenant"), obj.input_ids))
+        obj.normalize_batch_and_arguments()
+        said = {"completion_tokens": 1, "hive_kv": [{"missing": self.missing}]}
+        answers = [{"meta_info": dict(said), "index": at} for at in range(obj.parallel_sample_num)]
+        yield answers if len(answers) > 1 else answers[0]
+
+
+async def ask(
+    server: Server, context: str, *, tenant: str | None = None, body: dict[str, Any] | None = None, n: int = 1
+) -> Any:
+    """The answer to a request with one segment; ``tenant`` is of the headers, ``body`` the tag of the body."""
+    segments = {"spans": [{"start": 2, "end": 5}], "context": context}
+    custom = {"hive_segments": segments, **({"hive": body} if body else {})}
+    obj = GenerateReqInput(input_ids=list(PROMPT), sampling_params={"n": n, "custom_params": custom})
+    token = header_tag.set(RequestTag(tenant=tenant, agent="a"))
+    try:
+        return await anext(aiter(server.generate_request(obj)))
+    finally:
+        header_tag.reset(token)
+
+
+async def test_an_encoding_of_the_servers_own_is_made_once_for_each_tenant() -> None:
+    server = Server()
+    for _ in range(2):
+        await ask(server, "standalone")
+        await ask(server, "standalone", tenant="headers")
+        await ask(server, "standalone", body={"tenant": "body"})
+        await ask(server, "standalone", tenant="headers", body={"tenant": "body"})
+    assert server.made == [(tenant, [3, 4, 5]) for tenant in (None, "headers", "body")]
+
+
+async def test_what_its_producer_encodes_is_not_made() -> None:
+    server = Server()
+    await ask(server, "producer")
+    assert server.made == []
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("context", ["standalone", "producer"])
+async def test_what_is_not_stored_any_more_is_made_again(context: str, n: int) -> None:
+    server = Server()
+    await ask(server, context, tenant="t", n=n)
+    server.missing = 3
+    await ask(server, context, tenant="t", n=n)
+    before = len(server.made)
+    await ask(server, context, tenant="t", n=n)
+    assert len(server.made) == before + (context == "standalone")
