@@ -22,7 +22,7 @@ from hive.kv_segments.messages import Layout, Message, MessageBook
 from hive.kv_segments.request import Keep
 from hive.request_checks.choreography import within
 from hive.request_tag import RequestError, header_tag, shown
-from sglang_patches.control import Control, controller
+from sglang_patches.control import controller
 from sglang_patches.kv_calls import Call
 
 DEFAULT_NEW_TOKENS = 128
@@ -80,9 +80,20 @@ class Choreography:
             return _events(_merged([self._pieces(call, request) for call in planned]))
         return _events(self._pieces(planned[0], request))
 
-    def drop(self, tenant: str | None, id: str) -> Message | None:
-        """Forget a message; None where it is unknown."""
-        return self.book.remove(tenant, id)
+    async def delete(self, tenant: str | None, id: str) -> Message | None:
+        """Forget a message, and its KV; None where it is unknown."""
+        message = self.book.remove(tenant, id)
+        if message is not None:
+            await self._drop(tenant, [message])
+        return message
+
+    async def end_session(self, tenant: str | None, session: str) -> None:
+        """Forget the messages of a session, and their KV."""
+        if made := self.book.end_session(tenant, session):
+            await self._drop(tenant, made)
+
+    async def _drop(self, tenant: str | None, messages: Sequence[Message]) -> None:
+        await self._control("drop_messages", tenant=tenant, messages=[message.id for message in messages])
 
     # Planning: everything that can be refused is, before any call is made.
 
@@ -169,7 +180,7 @@ class Choreography:
                 self.book.add(message)
             else:
                 # Its session ended, and it with it.
-                await self._control("drop_messages", tenant=tag.tenant, messages=[message.id])
+                await self._drop(tag.tenant, [message])
             yield self._result(planned, message, generated, answer)
 
     def _result(
@@ -259,7 +270,7 @@ async def _events(pieces: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]
     yield b"data: [DONE]\n\n"
 
 
-def router(choreography: Choreography | None, control: Control) -> APIRouter:
+def router(choreography: Choreography | None) -> APIRouter:
     """The routes; without a segment store the door refuses their bodies."""
     routes = APIRouter(prefix="/hive")
 
@@ -279,10 +290,9 @@ def router(choreography: Choreography | None, control: Control) -> APIRouter:
     @routes.delete("/messages/{id:path}")
     async def delete(id: str) -> dict[str, Any]:
         tenant = header_tag.get().tenant
-        message = choreography.drop(tenant, id) if choreography is not None else None
+        message = await choreography.delete(tenant, id) if choreography is not None else None
         if message is None:
             raise HTTPException(404, f"message {id!r} is not known: it was not made, or it has been deleted")
-        await control("drop_messages", tenant=tenant, messages=[id])
         return {"id": id, "tokens": len(message.tokens)}
 
     return routes

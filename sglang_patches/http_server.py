@@ -54,7 +54,7 @@ def before_setup_and_run_http_server(
     messages = choreography.Choreography(tokenizer_manager) if args.kv_segments else None
     for routes in (
         router(tokenizer_manager, access, messages),
-        choreography.router(messages, controller(tokenizer_manager)),
+        choreography.router(messages),
         events.router(server_args),
     ):
         # Not `include_router`: newer versions of FastAPI wrap the routes, and SGLang's keys look at each one's level.
@@ -123,9 +123,8 @@ def router(
     async def end_session(session: str) -> dict[str, Any]:
         checked(TypeAdapter(Name).validate_python, session)
         tenant = header_tag.get().tenant
-        made = messages.book.end_session(tenant, session) if messages is not None else []
-        if made:
-            await control("drop_messages", tenant=tenant, messages=[message.id for message in made])
+        if messages is not None:
+            await messages.end_session(tenant, session)
         answers = await control("end_session", tenant=tenant, session=session)
         counts = [part["requests"] for part in answers]
         known = [count for count in counts if count is not None]
