@@ -220,12 +220,11 @@ class SegmentedRadixCache(HiveRadixCache):
         slots: torch.Tensor | None = self.token_to_kv_pool_allocator.alloc(tokens)
         return slots
 
-    def let_go(self, state: KvState) -> torch.Tensor | None:
+    def let_go(self, state: KvState) -> None:
         """End a request's lease, and free what of the pool was its own."""
         private = self._end_lease(state)
         if private is not None:
             self.token_to_kv_pool_allocator.free(private)
-        return private
 
     def _end_lease(self, state: KvState) -> torch.Tensor | None:
         """End a request's lease; what of the pool was its own is the caller's."""
