@@ -30,6 +30,7 @@ from hive.eviction.contribution import ContributionPolicy
 from hive.eviction.density import DensityPolicy, DensitySettings
 from hive.eviction.leaves import LeafIndex
 from hive.eviction.node import NodeRecord
+from hive.integrity import IntegrityError
 from sglang_patches.releases import current
 
 if TYPE_CHECKING:
@@ -51,10 +52,6 @@ def policy_of(name: str, agents: AgentRegistry, settings: DensitySettings) -> Ev
             return DensityPolicy(agents.window.score, settings)
         case _:
             return None
-
-
-class IntegrityError(AssertionError):
-    """The books do not agree with the tree."""
 
 
 class WorthStrategy(EvictionStrategy):  # type: ignore[misc]

@@ -33,11 +33,12 @@ from sglang.srt.mem_cache.radix_cache import RadixKey, TreeNode
 from hive.eviction.book import Use
 from hive.eviction.leaves import LeafIndex
 from hive.eviction.node import NodeRecord
+from hive.integrity import IntegrityError
 from hive.kv_segments.correctors import PlacedRun
 from hive.kv_segments.plan import Piece, Span, plan, runs_of
 from hive.kv_segments.request import CONTEXTS, Keep, WireSpan
 from hive.kv_segments.segment import EncodedSegment, Placement, SegmentKey
-from hive.kv_segments.store import IntegrityError, Move, SegmentStore
+from hive.kv_segments.store import Move, SegmentStore
 from sglang_patches.kv_state import KvState, Lease, state_of
 from sglang_patches.radix_cache import HiveRadixCache, subtree
 

@@ -16,14 +16,11 @@ from typing import Any
 import torch
 
 from hive.eviction.node import NodeRecord
+from hive.integrity import IntegrityError
 from hive.kv_segments.segment import EncodedSegment, HostCopy, Placement, SegmentKey
 
 Allocate = Callable[[int], torch.Tensor | None]
 """So many slots of the pool, int64 [n]; None where eviction cannot free enough."""
-
-
-class IntegrityError(AssertionError):
-    """The store's books are wrong."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,9 @@ from hive.agents.window import WindowSettings
 from hive.eviction.book import ResidencyBook
 from hive.eviction.density import DensitySettings
 from hive.eviction.leaves import LeafIndex
+from hive.integrity import IntegrityError
 from sglang_patches.hiradix_cache import HiveHiRadixCache
-from sglang_patches.radix_cache import IntegrityError, policy_of, subtree
+from sglang_patches.radix_cache import policy_of, subtree
 from tests.sglang_patches.kv_pool import KvPool, PooledRequest, hashes, path_of
 from tests.sglang_patches.test_radix_cache import strangers
 

@@ -24,10 +24,10 @@ from hive.agents.registry import OTHER, AgentRegistry
 from hive.agents.window import WindowSettings
 from hive.eviction.density import DEAD, DensitySettings
 from hive.eviction.leaves import LeafIndex
+from hive.integrity import IntegrityError
 from sglang_patches.radix_cache import (
     BATCH_SHARE,
     HiveRadixCache,
-    IntegrityError,
     build_radix_cache,
     subtree,
 )

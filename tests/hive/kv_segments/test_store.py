@@ -7,8 +7,9 @@ from array import array
 import pytest
 import torch
 
+from hive.integrity import IntegrityError
 from hive.kv_segments.segment import EncodedSegment, digest
-from hive.kv_segments.store import IntegrityError, Move, Save
+from hive.kv_segments.store import Move, Save
 from tests.hive.kv_segments.pool import Pool, contents, key, record, slots_of
 
 
