@@ -1,8 +1,9 @@
-"""Reports as files: where they go, looked at before a run, as after an hour of it one would learn too late that there
-is no way, and what all of them begin with."""
+"""Reports as files: where they go and how much is to be in them, looked at before a run, as after an hour of it one
+would learn too late that there is no way, and what all of them begin with."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.util
 import time
@@ -34,6 +35,18 @@ def how_made(command: str, began: float) -> dict[str, Any]:
         "machine": machine(),
         "seconds": round(time.monotonic() - began, 1),
     }
+
+
+def positive(text: str) -> int:
+    """The value of an option that takes a number of things.
+
+    Raises:
+        ArgumentTypeError: where there would be none of them.
+    """
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    return number
 
 
 def not_writable(path: Path) -> str | None:

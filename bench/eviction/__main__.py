@@ -41,7 +41,7 @@ from bench.eviction.schedule import PoolTooSmall
 from bench.eviction.servers import bounds_of, rows_and_goals, run_servers
 from bench.logits_cache.client import BenchError
 from bench.logits_cache.machine import public_command
-from bench.report_file import can_plot, how_made
+from bench.report_file import can_plot, how_made, positive
 from hive.server_process import ServerDied
 
 MODULE = "bench.eviction"
@@ -73,13 +73,6 @@ class Settings(NamedTuple):
     workers: int
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
-    return number
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"python -m {MODULE}",
@@ -94,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"{QUICK_SEEDS} seeds instead of {SEEDS}, no sweep over pools, fewer turns of the cost, and one server "
         f"for each of {', '.join(QUICK_SERVER_POLICIES)} instead of two for each of {', '.join(SERVER_POLICIES)}",
     )
-    parser.add_argument("--seeds", type=_positive, metavar="N", help="so many seeds")
+    parser.add_argument("--seeds", type=positive, metavar="N", help="so many seeds")
     parser.add_argument(
         "--only",
         choices=PARTS,
@@ -126,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--server-pool",
-        type=_positive,
+        type=positive,
         metavar="TOKENS",
         help="their pool (default: the middle one of the trace)",
     )
@@ -138,9 +131,9 @@ def _parser() -> argparse.ArgumentParser:
         help="further flags of the servers, in one word: '--model-path ...' (default: the embedded model)",
     )
     parser.add_argument(
-        "--repeats", type=_positive, metavar="N", help="servers for each policy (default: 2, quick: 1)"
+        "--repeats", type=positive, metavar="N", help="servers for each policy (default: 2, quick: 1)"
     )
-    parser.add_argument("--workers", type=_positive, default=2, metavar="N", help="processes (default: 2)")
+    parser.add_argument("--workers", type=positive, default=2, metavar="N", help="processes (default: 2)")
     return parser
 
 

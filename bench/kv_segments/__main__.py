@@ -53,7 +53,7 @@ from bench.kv_segments.workflows import DEBATERS
 from bench.logits_cache.client import BenchError
 from bench.logits_cache.machine import public_command
 from bench.logits_cache.servers import served_model
-from bench.report_file import can_plot, how_made, not_writable
+from bench.report_file import can_plot, how_made, not_writable, positive
 from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
 from hive.server_process import ServerDied
 from sglang_patches.cpu_platform import needed as on_cpu
@@ -112,30 +112,30 @@ def _parser() -> argparse.ArgumentParser:
         metavar="CORRECTOR",
         help="of the choreographed arm, each an arm of its own (default: none)",
     )
-    speed.add_argument("--problems", type=_positive, metavar="N", help="(default: 10)")
-    speed.add_argument("--repetitions", type=_positive, default=1, metavar="N", help="of each problem")
-    speed.add_argument("--branches", type=_positive, metavar="N", help="of tot (default: 8)")
-    speed.add_argument("--votes", type=_positive, metavar="N", help="of tot (default: 4)")
-    speed.add_argument("--agents", type=_positive, default=len(DEBATERS), metavar="N", help="of parallel")
-    speed.add_argument("--rounds", type=_positive, metavar="N", help="of both debates (default: 3)")
+    speed.add_argument("--problems", type=positive, metavar="N", help="(default: 10)")
+    speed.add_argument("--repetitions", type=positive, default=1, metavar="N", help="of each problem")
+    speed.add_argument("--branches", type=positive, metavar="N", help="of tot (default: 8)")
+    speed.add_argument("--votes", type=positive, metavar="N", help="of tot (default: 4)")
+    speed.add_argument("--agents", type=positive, default=len(DEBATERS), metavar="N", help="of parallel")
+    speed.add_argument("--rounds", type=positive, metavar="N", help="of both debates (default: 3)")
     speed.add_argument(
         "--answer-tokens",
-        type=_positive,
+        type=positive,
         nargs=2,
         metavar=("LEAST", "MOST"),
         help="of a message, drawn for each problem (default: 64 64, and 300 500 with --random-tokens)",
     )
     speed.add_argument(
         "--random-tokens",
-        type=_positive,
+        type=positive,
         metavar="VOCABULARY",
         help="random ids below VOCABULARY for texts, for servers without a tokenizer",
     )
     speed.add_argument(
-        "--system-tokens", type=_positive, default=200, metavar="N", help="with --random-tokens"
+        "--system-tokens", type=positive, default=200, metavar="N", help="with --random-tokens"
     )
     speed.add_argument(
-        "--problem-tokens", type=_positive, default=150, metavar="N", help="with --random-tokens"
+        "--problem-tokens", type=positive, default=150, metavar="N", help="with --random-tokens"
     )
     quality = parser.add_argument_group("quality")
     quality.add_argument("--contexts", choices=CONTEXTS, nargs="+", default=list(CONTEXTS))
@@ -151,19 +151,12 @@ def _parser() -> argparse.ArgumentParser:
         default=SHARE,
         help=f"that first-k and blend compute again (default: {SHARE:g})",
     )
-    quality.add_argument("--block", type=_positive, default=32, metavar="TOKENS", help="of blend-BLOCK")
+    quality.add_argument("--block", type=positive, default=32, metavar="TOKENS", help="of blend-BLOCK")
     quality.add_argument(
-        "--meetings", type=_positive, metavar="N", help=f"of three readers each (default: {rounds()}, all)"
+        "--meetings", type=positive, metavar="N", help=f"of three readers each (default: {rounds()}, all)"
     )
     parser.add_argument("flags", nargs="*", metavar="FLAG", help="more flags of all servers, after --")
     return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
 
 
 @dataclass

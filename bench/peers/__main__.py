@@ -43,7 +43,7 @@ from bench.peers.pool import pool_of_repairs
 from bench.peers.report import Report, Setting, ratios_table, rows_table
 from bench.peers.servers import Wanted, running
 from bench.peers.session import Session, Settings
-from bench.report_file import can_plot, how_made, not_writable
+from bench.report_file import can_plot, how_made, not_writable, positive
 from bench.rtl_repair.tools import ToolsMissing, require_tools
 from hive import ModelError
 from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
@@ -95,48 +95,41 @@ def _parser() -> argparse.ArgumentParser:
             f"--{kind}-url", metavar="URL", help="a server that runs already (default: start one)"
         )
     parser.add_argument(
-        "--puzzles", type=_positive, metavar="N", help="of Game of 24's test set (default: 40)"
+        "--puzzles", type=positive, metavar="N", help="of Game of 24's test set (default: 40)"
     )
     parser.add_argument(
-        "--at-once", type=_positive, metavar="N", help="puzzles side by side, a block (default: 4)"
+        "--at-once", type=positive, metavar="N", help="puzzles side by side, a block (default: 4)"
     )
     parser.add_argument(
         "--branching",
-        type=_positive,
+        type=positive,
         metavar="N",
         help=f"proposals for a position (default: {shape.branching})",
     )
     parser.add_argument(
-        "--breadth", type=_positive, metavar="N", help=f"positions that tot keeps (default: {shape.breadth})"
+        "--breadth", type=positive, metavar="N", help=f"positions that tot keeps (default: {shape.breadth})"
     )
     parser.add_argument(
-        "--votes", type=_positive, metavar="N", help=f"for a position (default: {shape.votes})"
+        "--votes", type=positive, metavar="N", help=f"for a position (default: {shape.votes})"
     )
     parser.add_argument(
         "--temperature", type=_temperature, metavar="T", help=f"of proposals (default: {shape.temperature:g})"
     )
     parser.add_argument(
-        "--sessions", type=_positive, default=4, metavar="N", help="of rtl, at once (default: 4)"
+        "--sessions", type=positive, default=4, metavar="N", help="of rtl, at once (default: 4)"
     )
-    parser.add_argument("--patches", type=_positive, metavar="N", help="of a session in a block (default: 6)")
+    parser.add_argument("--patches", type=positive, metavar="N", help="of a session in a block (default: 6)")
     parser.add_argument(
-        "--lookups", type=_positive, metavar="N", help="looks at things before each patch (default: 2)"
+        "--lookups", type=positive, metavar="N", help="looks at things before each patch (default: 2)"
     )
-    parser.add_argument("--repair-blocks", type=_positive, metavar="N", help="of rtl (default: 3)")
+    parser.add_argument("--repair-blocks", type=positive, metavar="N", help="of rtl (default: 3)")
     parser.add_argument(
-        "--pool", type=_positive, metavar="TOKENS", help="of rtl (default: 55%% of the hot working set)"
+        "--pool", type=positive, metavar="TOKENS", help="of rtl (default: 55%% of the hot working set)"
     )
     parser.add_argument("--minutes", type=float, metavar="M", help="begin no block that would end later")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same tasks")
     parser.add_argument("flags", nargs="*", metavar="FLAG", help="more flags of all servers, after --")
     return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
 
 
 def _temperature(text: str) -> float:

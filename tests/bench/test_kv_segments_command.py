@@ -194,7 +194,7 @@ def test_only_hive_gets_hives_flags(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--correctors", "blend-16"], "blend-16 is none of none, first-k, blend, blend-32, recompute-all\n"),
         (["--arms", "naive"], "--arms: without the baseline there is nothing to compare with\n"),
         (["--only", "quality", "--random-tokens", "9"], "--random-tokens: quality needs texts\n"),
-        (["--problems", "0"], "argument --problems: must be at least 1\n"),
+        (["--problems", "0"], "argument --problems: must be at least 1, not 0\n"),
     ],
 )
 def test_wrong_options_are_told_before_anything_is_started(

@@ -158,7 +158,7 @@ def test_the_command(
         (["--arms", "ngram"], "; ngram: SGLang's speculative decoding does not run on a CPU\n"),
         (["--json", "."], "--json: . cannot be written: Is a directory\n"),
         (["--temperature", "0"], "argument --temperature: must be above 0 and below 100\n"),
-        (["--branching", "0"], "argument --branching: must be at least 1\n"),
+        (["--branching", "0"], "argument --branching: must be at least 1, not 0\n"),
     ],
 )
 def test_wrong_options_are_told_before_anything_is_started(
