@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from hive.events.endpoint import AUTO, private
-from hive.refused_settings import refusal
+from hive.refused_settings import refusal, segments_refusal
 from hive.roles import lora_flags
 from hive.server_args import HiveServerArgs
 
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print_help()
         return
 
-    from sglang_patches import cpu_platform
+    from sglang_patches import cpu_platform, releases
     from sglang_patches.plugin import PatchError, verify
 
     try:
@@ -154,6 +154,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     server_args = prepare_server_args(rest)
     if sentence := refusal(server_args, os.environ):
         raise SystemExit(f"hive: {sentence}")
+    # The scheduler asks once more, when it knows the model.
+    if hive_args.kv_segments and (reason := segments_refusal(server_args, releases.installed(), given)):
+        raise SystemExit(f"hive: --hive-kv-segments cannot be had: {reason}")
     try:
         run_server(server_args)
     finally:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hive.kv_segments.rotation import UnsupportedRope
 from hive.kv_segments.slots import KvSlots
+from hive.refused_settings import segments_refusal
 from hive.server_args import HiveServerArgs
 from sglang_patches import releases
 from sglang_patches.decode_rows import DecodeRows
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FLAG = "--hive-kv-segments"
-
-RELEASE = "0.5.17"
-"""Of SGLang: later ones admit requests, and hold their KV, in other ways."""
 
 
 class UnsupportedServer(ValueError):
@@ -71,11 +69,7 @@ def require(server_args: Any, model_config: Any) -> None:
     from sglang.srt.configs.model_config import AttentionArch
 
     others = sorted({*server_args.get_attention_backends()} - {*BACKENDS})
-    reasons = (
-        (
-            releases.installed() != RELEASE,
-            f"SGLang {releases.installed()} is installed, and it is made for {RELEASE}",
-        ),
+    of_model = (
         (
             model_config.attention_arch == AttentionArch.MLA,
             "the model has multi-head latent attention, whose keys have no position to be moved from",
@@ -84,50 +78,12 @@ def require(server_args: Any, model_config: Any) -> None:
             model_config.is_hybrid_swa or getattr(model_config, "sliding_window_size", None) is not None,
             "the model has sliding windows: moved KV would leave its window",
         ),
-        (
-            server_args.kv_cache_dtype not in ("auto", "bfloat16", "bf16", "float32", "float16"),
-            f"--kv-cache-dtype {server_args.kv_cache_dtype} quantises KV, and every move would round it again. Leave "
-            "it out",
-        ),
-        (
-            server_args.speculative_algorithm is not None,
-            f"--speculative-algorithm {server_args.speculative_algorithm} keeps KV of its own for drafts. Leave it out",
-        ),
-        (
-            (server_args.page_size or 1) != 1,
-            f"--page-size {server_args.page_size}: segments begin at any token. Leave it at 1",
-        ),
-        (
-            server_args.tp_size > 1,
-            "--tp-size above 1 is not done yet. Put a router in front of several servers",
-        ),
-        (
-            server_args.dp_size > 1,
-            "--dp-size above 1: a message is known to one rank alone. Put a router in front of several servers",
-        ),
-        (server_args.pp_size > 1, "--pp-size above 1 is not done yet"),
-        (
-            server_args.disaggregation_mode != "null",
-            "--disaggregation-mode: messages have to be where they are decoded",
-        ),
-        (
-            server_args.disable_radix_cache,
-            "--disable-radix-cache leaves out the cache that segments are kept beside",
-        ),
-        (
-            server_args.enable_hierarchical_cache,
-            "--enable-hierarchical-cache has another cache; --hive-kv-segments-host-bytes keeps segments on the host",
-        ),
-        (
-            server_args.enable_streaming_session,
-            "--enable-streaming-session keeps KV beside the cache, where segments are not looked for. Leave it out",
-        ),
-        (
-            others,
-            f"--attention-backend must be {' or '.join(BACKENDS)}, got {' and '.join(others)}",
-        ),
     )
-    if found := next((reason for holds, reason in reasons if holds), None):
+    found = next((reason for holds, reason in of_model if holds), None)
+    found = found or segments_refusal(server_args, releases.installed())
+    if not found and others:
+        found = f"--attention-backend must be {' or '.join(BACKENDS)}, got {' and '.join(others)}"
+    if found:
         raise UnsupportedServer(f"{FLAG} cannot be had: {found}")
 
 

@@ -1,4 +1,4 @@
-"""Settings that would serve past the door."""
+"""Settings that would serve past the door, and those with which there can be no segment store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hive.refused_settings import refusal
+from hive.refused_settings import SEGMENTS_RELEASE, refusal, segments_refusal
 
 
 def arguments(**changed: Any) -> Any:
@@ -38,3 +38,74 @@ def test_what_passes_the_door_is_refused_by_name(
     sentence = refusal(arguments(**changed), environment)
     assert sentence is not None
     assert sentence.startswith(named)
+
+
+def segments_arguments(**changed: Any) -> Any:
+    """Arguments of a server that can have a store, but for those that are changed."""
+    plain: dict[str, Any] = {
+        "kv_cache_dtype": "auto",
+        "speculative_algorithm": None,
+        "page_size": 1,
+        "tp_size": 1,
+        "dp_size": 1,
+        "pp_size": 1,
+        "disaggregation_mode": "null",
+        "disable_radix_cache": False,
+        "enable_hierarchical_cache": False,
+        "enable_streaming_session": False,
+    }
+    return SimpleNamespace(**{**plain, **changed})
+
+
+@pytest.mark.parametrize("changed", [{}, {"page_size": None}, {"kv_cache_dtype": "bfloat16"}], ids=str)
+def test_an_ordinary_server_can_have_a_segment_store(changed: dict[str, Any]) -> None:
+    assert segments_refusal(segments_arguments(**changed), SEGMENTS_RELEASE) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"speculative_algorithm": "EAGLE"}, "--speculative-algorithm EAGLE"),
+        ({"tp_size": 2}, "--tp-size"),
+        ({"dp_size": 2}, "--dp-size"),
+        ({"pp_size": 2}, "--pp-size"),
+        ({"disaggregation_mode": "prefill"}, "--disaggregation-mode"),
+        ({"enable_hierarchical_cache": True}, "--enable-hierarchical-cache"),
+        ({"enable_streaming_session": True}, "--enable-streaming-session"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_with_a_segment_store_is_refused_by_name(
+    changed: dict[str, Any], named: str
+) -> None:
+    for given in ({named.split()[0]}, set()):
+        reason = segments_refusal(segments_arguments(**changed), SEGMENTS_RELEASE, given)
+        assert reason is not None
+        assert reason.startswith(named)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"kv_cache_dtype": "fp8_e4m3"}, "--kv-cache-dtype fp8_e4m3 quantises"),
+        ({"page_size": 16}, "--page-size 16"),
+        ({"disable_radix_cache": True}, "--disable-radix-cache"),
+    ],
+    ids=str,
+)
+def test_what_sglang_may_have_set_itself_is_told_once_the_model_is_known(
+    changed: dict[str, Any], named: str
+) -> None:
+    args = segments_arguments(**changed)
+    assert segments_refusal(args, SEGMENTS_RELEASE, {"--model-path"}) is None
+    for reason in (
+        segments_refusal(args, SEGMENTS_RELEASE, {named.split()[0]}),
+        segments_refusal(args, SEGMENTS_RELEASE),
+    ):
+        assert reason is not None
+        assert reason.startswith(named)
+
+
+def test_a_release_is_looked_at_before_its_arguments() -> None:
+    reason = segments_refusal(SimpleNamespace(), "0.5.23")
+    assert reason == f"SGLang 0.5.23 is installed, and it is made for {SEGMENTS_RELEASE}"

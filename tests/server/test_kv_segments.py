@@ -563,7 +563,7 @@ def test_without_the_flag_segments_are_refused(server: ServerProcess) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("flags", [("--page-size", "16")], ids=" ".join)
+@pytest.mark.parametrize("flags", [("--hive-kv-segments-bytes", "1T")], ids=" ".join)
 def test_a_server_that_cannot_have_segments_says_why_and_ends(
     launch_server: Callable[..., ServerProcess], flags: tuple[str, ...]
 ) -> None:
@@ -571,3 +571,13 @@ def test_a_server_that_cannot_have_segments_says_why_and_ends(
     assert server.process.wait(120) != 0
     told = [line for line in server.log_path.read_text().splitlines() if "--hive-kv-segments" in line]
     assert flags[0] in told[-1]
+
+
+def test_what_arguments_show_is_refused_before_anything_starts(
+    launch_server: Callable[..., ServerProcess],
+) -> None:
+    server = launch_server("--hive-kv-segments", "--page-size", "16", wait=False)
+    assert server.process.wait(120) == 1
+    log = server.log_path.read_text()
+    assert log.splitlines()[-1].startswith("hive: --hive-kv-segments cannot be had: --page-size 16")
+    assert "Traceback" not in log
