@@ -116,6 +116,12 @@ class Choreography:
     def _plan(
         self, call: Mapping[str, Any], tenant: str | None, decodes: bool, siblings: Sequence[str]
     ) -> _Planned:
+        adapter = call.get("lora_path")
+        # It has all that were ever loaded: what was unloaded since is loaded again by whoever asks for it.
+        if adapter is not None and adapter not in self._manager.lora_ref_cache:
+            raise RequestError(
+                "lora_path", f"must be the name of an adapter that was loaded, got {shown(adapter)}"
+            )
         id = self.book.new_id(tenant, call.get("id"), "id")
         names = ("header", "header_tokens") if decodes else ("text", "tokens")
         beginning = not call.get("parents") and not call.get("new_offset")
@@ -131,9 +137,7 @@ class Choreography:
         request = replace(layout.request(corrector), keeps=(keep,))
         if not decodes:
             params["temperature"] = 0
-        return _Planned(
-            id, own, layout, Call(layout.input_ids(own), request, call.get("lora_path"), params), most
-        )
+        return _Planned(id, own, layout, Call(layout.input_ids(own), request, adapter, params), most)
 
     def _tokens(self, call: Mapping[str, Any], text: str, tokens: str, beginning: bool) -> list[int]:
         if call.get(tokens) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,20 +14,27 @@ pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hi
 from sglang.srt.managers.io_struct import DumperControlReqInput
 
 from hive.kv_segments.messages import Message
+from hive.request_tag import RequestError
 from sglang_patches.choreography import Choreography
 
 
 class Server:
-    """A tokenizer manager that notes what its schedulers are told."""
+    """A tokenizer manager that notes what its schedulers are told, and answers as an engine of one token does."""
 
     def __init__(self) -> None:
-        self.model_config = SimpleNamespace(context_len=64)
+        self.model_config = SimpleNamespace(context_len=1024)
         self.tokenizer = None
+        self.lora_ref_cache = {"loaded": None}
+        self.asked: list[str | None] = []
         self.told: list[tuple[str, dict[str, Any]]] = []
 
     async def dumper_control(self, message: DumperControlReqInput) -> list[Any]:
         self.told.append((message.method, message.body))
         return []
+
+    async def generate_request(self, obj: Any, _request: Any) -> AsyncIterator[dict[str, Any]]:
+        self.asked.append(obj.lora_path)
+        yield {"output_ids": [7], "meta_info": {"finish_reason": {"type": "length"}, "hive": {}}}
 
 
 def made(server: Server, *messages: tuple[str | None, str, str]) -> Choreography:
@@ -56,3 +64,22 @@ async def test_the_schedulers_drop_what_ends_with_its_session() -> None:
         await choreography.end_session("t", "s")
     assert server.told == [("hive:drop_messages", {"tenant": "t", "messages": ["one", "two"]})]
     assert await choreography.delete("t", "three") is not None
+
+
+@pytest.mark.parametrize("decodes", [False, True])
+async def test_an_adapter_that_was_never_loaded_is_refused_before_any_call_is_made(decodes: bool) -> None:
+    server = Server()
+    choreography = Choreography(server)
+    own = "header_tokens" if decodes else "tokens"
+    good, bad = {own: [1], "lora_path": "loaded"}, {own: [1], "lora_path": "nobody"}
+    request: Any = None
+    for body, field in ((bad, "lora_path"), ({"calls": [good, bad]}, "calls[1].lora_path")):
+        with pytest.raises(RequestError, match=r"must be the name of an adapter.* got 'nobody'") as refused:
+            await choreography.run(body, request, decodes=decodes)
+        assert refused.value.field == field
+    with pytest.raises(RequestError, match="lora_path"):
+        choreography.stream({**bad, "header_tokens": [1]}, request)
+    assert server.asked == []
+    for adapter in ("loaded", None):
+        await choreography.run({own: [1], "lora_path": adapter}, request, decodes=decodes)
+    assert server.asked == ["loaded", None]
