@@ -343,13 +343,12 @@ class HiveServerArgs:
         return ENVIRONMENT_VARIABLE in os.environ
 
     @classmethod
-    def from_environment(cls) -> Self:
+    def from_environment(cls) -> HiveServerArgs:
         """The settings of the server this process belongs to."""
-        return cls(**_settings(os.environ[ENVIRONMENT_VARIABLE]))
+        return _read(os.environ[ENVIRONMENT_VARIABLE])
 
 
 @functools.lru_cache(maxsize=1)
-def _settings(text: str) -> dict[str, Any]:
-    """Parsed once per process: the scheduler asks for every prefill."""
-    settings: dict[str, Any] = json.loads(text)
-    return settings
+def _read(text: str) -> HiveServerArgs:
+    """Read and checked once per process: the scheduler asks for every prefill."""
+    return HiveServerArgs(**json.loads(text))

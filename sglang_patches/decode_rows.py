@@ -59,10 +59,12 @@ class DecodeRows:
 
     def run(self, batch: ForwardBatch, forward: Callable[[ForwardBatch], Any]) -> Any:
         """The forward pass of an extend batch; the logits are those behind the last token of each request."""
+        # All of this is launched before the step, and nothing is read back: a copy from or to the host would wait for
+        # the step to end, and the scheduler with it.
+        ends = batch.extend_seq_lens.cumsum(0) - 1
         output = forward(as_decode(batch))
-        ends = torch.tensor(batch.extend_seq_lens_cpu).cumsum(0) - 1
         logits = output.logits_output
-        logits.next_token_logits = logits.next_token_logits[ends.to(batch.input_ids.device)]
+        logits.next_token_logits = logits.next_token_logits[ends]
         return output
 
 
@@ -70,19 +72,24 @@ def as_decode(batch: ForwardBatch) -> ForwardBatch:
     """The decode batch with a row for each token of an extend batch, in their order."""
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
-    device = batch.input_ids.device
     lengths = _lengths(batch)
-    whose = torch.arange(batch.batch_size).repeat_interleave(torch.tensor(batch.extend_seq_lens_cpu))
-    on_device = lengths.to(device)
+    rows, device = len(lengths), batch.input_ids.device
+    # Of each row, the request: the same on the host, and on the device without a copy.
+    whose = [row for row, length in enumerate(batch.extend_seq_lens_cpu) for _ in range(length)]
+    requests = torch.arange(batch.batch_size, device=device).repeat_interleave(
+        batch.extend_seq_lens, output_size=rows
+    )
+    before = batch.extend_prefix_lens - batch.extend_start_loc
+    seq_lens = torch.arange(1, rows + 1, device=device) + before[requests]
     return dataclasses.replace(
         batch,
         forward_mode=ForwardMode.DECODE,
-        batch_size=len(lengths),
-        req_pool_indices=batch.req_pool_indices[whose.to(device)],
-        seq_lens=on_device,
+        batch_size=rows,
+        req_pool_indices=batch.req_pool_indices[requests],
+        seq_lens=seq_lens,
         seq_lens_cpu=lengths,
         seq_lens_sum=int(lengths.sum()),
-        orig_seq_lens=on_device.to(torch.int32),
+        orig_seq_lens=seq_lens.to(torch.int32),
         extend_num_tokens=None,
         extend_seq_lens=None,
         extend_prefix_lens=None,
@@ -92,12 +99,12 @@ def as_decode(batch: ForwardBatch) -> ForwardBatch:
         extend_logprob_start_lens_cpu=None,
         lora_ids=[batch.lora_ids[row] for row in whose],
         rids=[batch.rids[row] for row in whose],
-        num_token_non_padded_cpu=len(lengths),
+        num_token_non_padded_cpu=rows,
     )
 
 
 def _lengths(batch: ForwardBatch) -> torch.Tensor:
-    """Of the sequence that each token of an extend batch ends, int64 [tokens]."""
+    """Of the sequence that each token of an extend batch ends, int64 [tokens], on the host."""
     return torch.cat(
         [
             torch.arange(prefix + 1, prefix + length + 1)

@@ -21,7 +21,7 @@ from hive.kv_segments.store import Move
 from sglang_patches.decode_rows import DecodeRows
 from sglang_patches.kv_state import KvState
 from sglang_patches.request_state import KV_KEY, tag_of
-from sglang_patches.virtual_rows import VirtualRows, paged
+from sglang_patches.virtual_rows import VirtualRows, paged, to_device
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -165,7 +165,7 @@ class KvForward:
         of_tokens = torch.tensor(shifts, dtype=batch.positions.dtype)
         if batch.forward_mode.is_extend():
             of_tokens = of_tokens.repeat_interleave(torch.tensor(batch.extend_seq_lens_cpu))
-        batch.positions = batch.positions + of_tokens.to(batch.positions.device, non_blocking=True)
+        batch.positions = batch.positions + to_device(of_tokens, batch.positions.device)
 
 
 def around_forward(

@@ -122,7 +122,7 @@ class VirtualRows:
             batch_size=rows.batch_size + batch.batch_size,
             seq_lens_sum=rows.seq_lens_sum + int(batch.seq_lens_cpu.sum()),
             extend_num_tokens=sum(lengths),
-            extend_start_loc=starts.to(rows.extend_seq_lens.device),
+            extend_start_loc=to_device(starts, rows.extend_seq_lens.device),
             extend_prefix_lens_cpu=[*rows.extend_prefix_lens_cpu, *batch.extend_prefix_lens_cpu],
             extend_seq_lens_cpu=lengths,
             extend_logprob_start_lens_cpu=lengths,
@@ -134,7 +134,7 @@ class VirtualRows:
     def take(self, row: int, chosen: Sequence[int], slots: torch.Tensor) -> None:
         """Put slots of its own into a request's row, where tokens are chosen to be computed again."""
         request = self._batch.req_pool_indices[row]
-        at = torch.tensor(chosen, dtype=torch.int64, device=self._table.device)
+        at = to_device(torch.tensor(chosen, dtype=torch.int64), self._table.device)
         self._table[request, at] = slots[: len(chosen)].to(self._table.dtype)
 
     def deviation(self, row: int, lease: Lease) -> NDArray[np.float32]:
@@ -171,7 +171,7 @@ class VirtualRows:
             catch, with_kwargs=True
         )
         try:
-            with contextlib.suppress(_Caught):
+            with contextlib.suppress(_Caught), _eager(self._runner):
                 self._pass(part, written)
         finally:
             handle.remove()
@@ -186,8 +186,8 @@ class VirtualRows:
                 self._runner.lora_manager.prepare_lora_batch(self._batch)
 
     def _through(self, rows: ForwardBatch) -> Any:
-        """The forward pass of rows that no graph was captured for."""
-        with _eager(self._runner), paged(self._runner.attn_backend):
+        """The forward pass of virtual rows, with the batch's own behind them or without."""
+        with paged(self._runner.attn_backend):
             if self._runner.server_args.enable_lora:
                 self._runner.lora_manager.prepare_lora_batch(rows)
             return self._forward(rows)
@@ -206,27 +206,28 @@ class VirtualRows:
             positions.append(torch.arange(run.position, run.position + len(run)))
             tokens.append(torch.tensor(state.tokens[run.start : run.end], dtype=batch.input_ids.dtype))
             whose.append(torch.full((len(run),), number))
-        of_token = torch.cat(whose).to(device)
-        requests = batch.req_pool_indices[torch.tensor([run.row for run in part], device=device)]
-        slots = self._table[requests[of_token], torch.cat(indices).to(device)].to(batch.out_cache_loc.dtype)
+        of_token = to_device(torch.cat(whose), device)
+        requests = batch.req_pool_indices[to_device(torch.tensor([run.row for run in part]), device)]
+        slots = self._table[requests[of_token], to_device(torch.cat(indices), device)]
+        slots = slots.to(batch.out_cache_loc.dtype)
         if not all(written):
-            slots = torch.where(torch.tensor(written, device=device)[of_token], slots, NOWHERE)
+            slots = torch.where(to_device(torch.tensor(written), device)[of_token], slots, NOWHERE)
         seq_lens_cpu = torch.tensor(ends, dtype=torch.int64)
 
         def int32(numbers: Sequence[int]) -> torch.Tensor:
-            return torch.tensor(numbers, dtype=torch.int32, device=device)
+            return to_device(torch.tensor(numbers, dtype=torch.int32), device)
 
         return dataclasses.replace(
             batch,
             batch_size=len(part),
-            input_ids=torch.cat(tokens).to(device),
+            input_ids=to_device(torch.cat(tokens), device),
             req_pool_indices=requests,
-            seq_lens=seq_lens_cpu.to(device),
+            seq_lens=to_device(seq_lens_cpu, device),
             seq_lens_cpu=seq_lens_cpu,
             seq_lens_sum=sum(ends),
             orig_seq_lens=int32(ends),
             out_cache_loc=slots,
-            positions=torch.cat(positions).to(device, batch.positions.dtype),
+            positions=to_device(torch.cat(positions).to(batch.positions.dtype), device),
             extend_num_tokens=sum(lengths),
             extend_seq_lens=int32(lengths),
             extend_prefix_lens=int32(prefixes),
@@ -244,6 +245,13 @@ class VirtualRows:
             rids=[batch.rids[run.row] for run in part],
             mm_inputs=None,
         )
+
+
+def to_device(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A copy of a tensor on the host, for which nobody waits: a plain one waits for all that the device has to do."""
+    if device.type == "cuda":
+        numbers = numbers.pin_memory()
+    return numbers.to(device, non_blocking=True)
 
 
 @functools.cache
@@ -268,7 +276,7 @@ class _Caught(Exception):
 
 @contextlib.contextmanager
 def _eager(runner: ModelRunner) -> Iterator[None]:
-    """Without the graphs of prefill, which were captured for batches of other kinds."""
+    """Without the graphs of prefill, in which no hook of a module is called."""
     graphs = runner.prefill_cuda_graph_runner
     runner.prefill_cuda_graph_runner = None
     try:

@@ -110,7 +110,7 @@ class Machine:
     def prefill(self, row: int, start: int, tokens: list[int]) -> torch.Tensor:
         """Logits behind the tokens, [vocabulary]."""
         output = self.runner.forward(self.batch(row, start, tokens))
-        return output.logits_output.next_token_logits[0].float()
+        return output.logits_output.next_token_logits[0].float().clone()
 
     def kv(self, row: int, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of positions, [layers, tokens, heads, head_dim]."""
@@ -176,7 +176,7 @@ def main(backend: str, dtype: str) -> dict[str, Any]:
         row = placed()
         with torch.no_grad():
             output = rows_of(row, decode_rows).compute(runs)
-        together = error(output.logits_output.next_token_logits[0].float(), exact)
+        together = error(output.logits_output.next_token_logits[0].float().clone(), exact)
         kv = max(error(*pair) for pair in zip(machine.kv(row, begin, end), exact_kv, strict=True))
         found[name] = {
             "kv": kv,
@@ -190,7 +190,7 @@ def main(backend: str, dtype: str) -> dict[str, Any]:
     with torch.no_grad():
         output = ALL.run(machine.batch(row, end, suffix), machine.runner.forward)
     found["a decode batch"] = {
-        "logits": error(output.logits_output.next_token_logits[0].float(), exact),
+        "logits": error(output.logits_output.next_token_logits[0].float().clone(), exact),
         "kv": max(
             error(*pair)
             for pair in zip(
