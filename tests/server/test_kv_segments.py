@@ -547,6 +547,22 @@ def test_segments_that_do_not_fit_a_prompt_are_refused(kv_client: KvClient, body
     refused(answer, f"sampling_params.custom_params.{param}")
 
 
+def test_what_several_samples_of_a_request_miss_is_made_again(kv_client: KvClient) -> None:
+    first, second = span(AT_FIRST, AT_FIRST + 40), span(AT_SECOND, AT_SECOND + 30)
+    both = {"spans": [first, second], "context": "standalone", "corrector": "none"}
+    one = {**both, "spans": [first]}
+    kv_client.generate(PROMPT, both)
+    kv_client.flush()
+    assert kv_client.generate(PROMPT, one).kv == counts(missing=40)
+    # The tree is not to have what samples of a request would find of the first of them.
+    kv_client.flush()
+    assert kv_client.generate(PROMPT, one).kv == counts(placed=40)
+    params = {"n": 2, "max_new_tokens": NEW, "ignore_eos": True, "custom_params": {"hive_segments": both}}
+    answers = kv_client.post("/generate", {"input_ids": PROMPT, "sampling_params": params})
+    assert [answer["meta_info"]["hive"]["kv"]["missing"] for answer in answers] == [30, 30]
+    assert kv_client.generate(PROMPT, both).kv == counts(exact=AT_FIRST, placed=70)
+
+
 def test_what_hive_tells_its_scheduler_cannot_be_said_by_clients(kv_client: KvClient) -> None:
     params = {"max_new_tokens": 1, "custom_params": {"hive_kv": "{}"}}
     answer = kv_client.raw("/generate", {"text": "Hi", "sampling_params": params})
