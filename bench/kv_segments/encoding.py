@@ -7,12 +7,14 @@ generated pieces can be cut differently than the pieces were, and the baseline w
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 CHARACTERS_PER_TOKEN = 4
 """Of a header in English, about."""
+_TAG = re.compile(r"<\|[a-z_]+\|>")
 FIRST_ID = 100
 """Ids below it are often special ones."""
 
@@ -55,5 +57,7 @@ class RandomTokens:
         elif name == "problem":
             length = self.problem_tokens
         else:
-            length = max(1, round(len(text) / CHARACTERS_PER_TOKEN))
+            # Each tag of the chat markup is one token.
+            plain, tags = _TAG.subn("", text)
+            length = max(1, tags + round(len(plain) / CHARACTERS_PER_TOKEN))
         return random.Random(text).choices(range(FIRST_ID, self.vocabulary), k=length)

@@ -4,6 +4,9 @@ They are those of the Prompt Choreography paper (sections 2.3 and 4, figure 2, a
 A program says which messages each call sees, and in which order; how a message that was made before gets into the
 next call is the business of the `Choreographer`: by its text, or by the keys and values that were computed for it.
 
+What is known beforehand is prefilled, system prompts and questions alike: the header of a call is no more than who
+speaks and how the answer begins.
+
 Texts are chat markup (ChatML). **A turn is closed by the message behind it**: no message ends with ``<|im_end|>``, and
 each begins with it but those that open a conversation, which are the system prompts. A decoded message ends before its
 end-of-turn token, so this makes prefilled messages like decoded ones, and a system prompt with any others behind it,
@@ -137,11 +140,6 @@ def turn(role: str, text: str) -> str:
     return f"<|im_end|>\n<|im_start|>{role}\n{text}"
 
 
-def asked(question: str, begin: str) -> str:
-    """A header: a question, and how the answer begins."""
-    return turn("user", question) + turn("assistant", begin)
-
-
 async def tree_of_thoughts(
     io: Choreographer[M],
     problem: str,
@@ -153,11 +151,13 @@ async def tree_of_thoughts(
     seed: int = 0,
 ) -> str:
     """Drafts, votes on them, and a final solution that follows the best draft (breadth-first, one level)."""
-    proposer, voter, finisher, task = await asyncio.gather(
+    proposer, voter, finisher, task, which, finish = await asyncio.gather(
         io.prefill(opening(_PROPOSER), name="system of proposers"),
         io.prefill(opening(_VOTER), name="system of voters"),
         io.prefill(opening(_FINISHER), name="system of the finisher"),
         io.prefill(turn("user", problem), name="problem"),
+        io.prefill(turn("user", _ASK_VOTE), name="question to voters"),
+        io.prefill(turn("user", _ASK_FINAL), name="question to the finisher"),
     )
     drafts = await asyncio.gather(
         *(
@@ -175,8 +175,8 @@ async def tree_of_thoughts(
     ballots = await asyncio.gather(
         *(
             io.decode(
-                asked(_ASK_VOTE, "The best one is Solution"),
-                [voter, task, *drafts],
+                turn("assistant", "The best one is Solution"),
+                [voter, task, *drafts, which],
                 max_tokens=min(max_tokens, VERDICT_TOKENS),
                 temperature=temperature,
                 seed=_seed_of(seed, f"vote {number}"),
@@ -187,8 +187,8 @@ async def tree_of_thoughts(
     )
     best = drafts[elected([ballot.text for ballot in ballots], branches) - 1]
     final = await io.decode(
-        asked(_ASK_FINAL, "Final solution:"),
-        [finisher, task, best],
+        turn("assistant", "Final solution:"),
+        [finisher, task, best, finish],
         max_tokens=max_tokens,
         temperature=temperature,
         seed=_seed_of(seed, "final"),
@@ -215,7 +215,7 @@ async def parallel_debate(
     if not 1 <= agents <= len(DEBATERS):
         raise ValueError(f"there are {len(DEBATERS)} agents to choose from, not {agents}")
     names = list(DEBATERS)[:agents]
-    task, *systems = await asyncio.gather(
+    task, *prepared = await asyncio.gather(
         io.prefill(turn("user", problem), name="problem"),
         *(
             io.prefill(
@@ -226,17 +226,23 @@ async def parallel_debate(
             )
             for name in names
         ),
+        *(
+            io.prefill(turn("user", _ASK_AGAIN.format(name=name)), name=f"question to {name}")
+            for name in names
+        ),
     )
+    systems, questions = prepared[:agents], prepared[agents:]
     said: list[M] = []
     for number in range(1, rounds + 1):
         said = list(
             await asyncio.gather(
                 *(
                     io.decode(
-                        asked(_ASK_AGAIN.format(name=name), f"{name}:")
-                        if said
-                        else turn("assistant", f"{name}:"),
-                        [system, task, *said[:own], *said[own + 1 :], *said[own : own + 1]],
+                        turn("assistant", f"{name}:"),
+                        [
+                            *(system, task, *said[:own], *said[own + 1 :], *said[own : own + 1]),
+                            *([questions[own]] if said else []),
+                        ],
                         max_tokens=max_tokens,
                         temperature=temperature,
                         seed=_seed_of(seed, f"{name} {number}"),
@@ -264,18 +270,24 @@ async def iterative_debate(
     After each round but the last the moderator says whether the sides agree; if so, and with ``stop_early``, the debate
     ends there.
     """
-    affirmative, negative, moderator, task = await asyncio.gather(
+    affirmative, negative, moderator, task, to_affirmative, to_negative, agree, decide = await asyncio.gather(
         io.prefill(opening(_AFFIRMATIVE), name="system of the affirmative side"),
         io.prefill(opening(_NEGATIVE), name="system of the negative side"),
         io.prefill(opening(_MODERATOR), name="system of the moderator"),
         io.prefill(turn("user", problem), name="problem"),
+        io.prefill(
+            turn("user", _ASK_SIDE.format(name="Affirmative")), name="question to the affirmative side"
+        ),
+        io.prefill(turn("user", _ASK_SIDE.format(name="Negative")), name="question to the negative side"),
+        io.prefill(turn("user", _ASK_VERDICT), name="question for a verdict"),
+        io.prefill(turn("user", _ASK_DECISION), name="question for the decision"),
     )
     history: list[M] = []
 
-    async def moderated(question: str, begin: str, most: int, name: str) -> str:
+    async def moderated(question: M, begin: str, most: int, name: str) -> str:
         message = await io.decode(
-            asked(question, begin),
-            [moderator, task, *history],
+            turn("assistant", begin),
+            [moderator, task, *history, question],
             max_tokens=most,
             temperature=temperature,
             seed=_seed_of(seed, name),
@@ -284,15 +296,13 @@ async def iterative_debate(
         return message.text
 
     for number in range(1, rounds + 1):
-        for side, system in (("Affirmative", affirmative), ("Negative", negative)):
-            header = (
-                asked(_ASK_SIDE.format(name=side), f"{side} side:")
-                if history
-                else turn("assistant", f"{side} side:")
-            )
+        for side, system, question in (
+            ("Affirmative", affirmative, to_affirmative),
+            ("Negative", negative, to_negative),
+        ):
             spoken = await io.decode(
-                header,
-                [system, task, *history],
+                turn("assistant", f"{side} side:"),
+                [system, task, *history, *([question] if history else [])],
                 max_tokens=max_tokens,
                 temperature=temperature,
                 seed=_seed_of(seed, f"{side} {number}"),
@@ -300,12 +310,10 @@ async def iterative_debate(
             )
             history.append(spoken)
         if number < rounds:
-            verdict = await moderated(
-                _ASK_VERDICT, "Verdict:", min(max_tokens, VERDICT_TOKENS), f"verdict {number}"
-            )
+            verdict = await moderated(agree, "Verdict:", min(max_tokens, VERDICT_TOKENS), f"verdict {number}")
             if stop_early and re.match(r"\W*yes\b", verdict, re.IGNORECASE):
                 break
-    return await moderated(_ASK_DECISION, "Decision:", max_tokens, "decision")
+    return await moderated(decide, "Decision:", max_tokens, "decision")
 
 
 WORKFLOWS: Final[Mapping[str, Workflow]] = {

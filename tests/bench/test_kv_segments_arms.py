@@ -25,7 +25,8 @@ async def test_a_choreographed_workflow() -> None:
         await io.end()
         prefills, decodes = server.asked("/hive/prefill"), server.asked("/hive/decode")
         sessions = {request.headers["x-hive-session"] for request in (*prefills, *decodes)}
-    assert sorted(len(request.body["tokens"]) for request in prefills) == [15, 20, 20, 20]
+    # Three system prompts, the problem, and two questions as long as their texts.
+    assert sorted(len(request.body["tokens"]) for request in prefills) == [11, 15, 18, 20, 20, 20]
     # What is asked for at once is one request.
     asked = [request.body for request in decodes]
     assert [len(body.get("calls", [body])) for body in asked] == [3, 2, 1]
@@ -35,18 +36,19 @@ async def test_a_choreographed_workflow() -> None:
     assert final["sampling_params"]["ignore_eos"] is True
     assert final["sampling_params"]["max_new_tokens"] == 5
     # Who votes sees his own system prompt, the problem and all drafts; the last call sees one of them.
-    drafts = [name for name, tokens in stand_in.messages.items() if len(tokens) > 5][4:7]
-    assert asked[1]["calls"][0]["parents"][2:] == drafts
-    assert len(final["parents"]) == 3
+    prefilled, drafts = list(stand_in.messages)[:6], list(stand_in.messages)[6:9]
+    assert asked[1]["calls"][0]["parents"][2:5] == drafts
+    assert {*asked[1]["calls"][0]["parents"][:2], asked[1]["calls"][0]["parents"][5]} <= {*prefilled}
+    assert len(final["parents"]) == 4
     assert stand_in.ended == list(sessions)
-    assert [call.decode for call in io.calls] == [False] * 4 + [True] * 6
+    assert [call.decode for call in io.calls] == [False] * 6 + [True] * 6
     assert {call.name for call in io.calls if call.decode} == {
         *(f"draft {number}" for number in (1, 2, 3)),
         *(f"vote {number}" for number in (1, 2)),
         "final",
     }
     assert all(call.started_s < call.first_s <= call.ended_s for call in io.calls)
-    assert all(call.generated == 5 and call.kv.placed == call.kv.context > 0 for call in io.calls[4:])
+    assert all(call.generated == 5 and call.kv.placed == call.kv.context > 0 for call in io.calls[6:])
 
 
 async def test_prompts_are_put_together_from_all_tokens_of_messages() -> None:

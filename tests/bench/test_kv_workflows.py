@@ -106,9 +106,15 @@ async def test_tree_of_thoughts_votes_on_all_drafts_and_follows_the_best() -> No
     for name in drafts:
         assert io.said[name].parents == ["system of proposers", "problem"]
     for number in (1, 2, 3):
-        assert io.said[f"vote {number}"].parents == ["system of voters", "problem", *drafts]
+        assert io.said[f"vote {number}"].parents == [
+            *("system of voters", "problem"),
+            *drafts,
+            "question to voters",
+        ]
         assert io.said[f"vote {number}"].max_tokens == VERDICT_TOKENS
-    assert io.said["final"].parents == ["system of the finisher", "problem", "draft 5"]
+    assert io.said["final"].parents == [
+        *("system of the finisher", "problem", "draft 5", "question to the finisher"),
+    ]
     assert len(io.decoded()) == 12
     assert io.most == 8
     # What is prefilled is encoded on its own, once for all who read it.
@@ -120,8 +126,12 @@ async def test_debaters_read_all_of_the_last_round_with_their_own_answer_last() 
     await parallel_debate(io, PROBLEM)
     assert list(DEBATERS) == ["Alice", "Bob", "Carol"]
     assert io.said["Bob 1"].parents == ["system of Bob", "problem"]
-    assert io.said["Alice 2"].parents == ["system of Alice", "problem", "Bob 1", "Carol 1", "Alice 1"]
-    assert io.said["Bob 3"].parents == ["system of Bob", "problem", "Alice 2", "Carol 2", "Bob 2"]
+    assert io.said["Alice 2"].parents == [
+        *("system of Alice", "problem", "Bob 1", "Carol 1", "Alice 1", "question to Alice"),
+    ]
+    assert io.said["Bob 3"].parents == [
+        *("system of Bob", "problem", "Alice 2", "Carol 2", "Bob 2", "question to Bob"),
+    ]
     assert len(io.decoded()) == 9
     assert io.most == 3
 
@@ -141,9 +151,11 @@ async def test_sides_and_moderator_share_a_growing_history() -> None:
     history = [f"{side} {number}" for number in (1, 2, 3) for side in ("Affirmative", "Negative")]
     for place, name in enumerate(history):
         side = name.split()[0].lower()
-        assert io.said[name].parents == [f"system of the {side} side", "problem", *history[:place]]
-    assert io.said["verdict 2"].parents == ["system of the moderator", "problem", *history[:4]]
-    assert io.said["decision"].parents == ["system of the moderator", "problem", *history]
+        question = [f"question to the {side} side"] if place else []
+        assert io.said[name].parents == [f"system of the {side} side", "problem", *history[:place], *question]
+    moderator = ["system of the moderator", "problem"]
+    assert io.said["verdict 2"].parents == [*moderator, *history[:4], "question for a verdict"]
+    assert io.said["decision"].parents == [*moderator, *history, "question for the decision"]
     assert "verdict 3" not in io.said
     assert len(io.decoded()) == 9
     assert io.most == 1
