@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import json
 import random
 import sys
@@ -69,16 +70,18 @@ class Traced(NamedTuple):
 
     taught: int
     """Problems that every workflow is run on for lessons."""
+    to_choose_by: int
+    """Further ones, by which the best step is chosen."""
     held_out: int
-    """Further ones, to ask about."""
+    """Still others, to ask about."""
     max_tokens: int
     """What a message may take."""
     together: int
     """Tokens, with padding, of what is generated together."""
 
 
-TRACED = Traced(300, 40, 128, 400_000)
-TINY_TRACED = Traced(2, 1, 10, 4_000)
+TRACED = Traced(300, 6, 40, 128, 400_000)
+TINY_TRACED = Traced(2, 1, 1, 10, 4_000)
 
 
 class Course(NamedTuple):
@@ -169,8 +172,9 @@ def distilled(options: argparse.Namespace, settings: Settings, tokenizer: Any) -
     if options.problems is not None:
         amounts = amounts._replace(taught=options.problems)
     model = base_model(options.base)
-    asked = [problem.text for problem in problems(amounts.taught + amounts.held_out, seed=settings.seed)]
-    lessons, held_out = [], {}
+    ends = list(itertools.accumulate((amounts.taught, amounts.to_choose_by, amounts.held_out)))
+    asked = [problem.text for problem in problems(ends[-1], seed=settings.seed)]
+    lessons, to_choose_by, held_out = [], [], {}
     began = time.monotonic()
     for name in options.workflows:
         traces = record(
@@ -183,8 +187,9 @@ def distilled(options: argparse.Namespace, settings: Settings, tokenizer: Any) -
             seed=settings.seed,
         )
         say(f"{name}: {len(traces):,} traces after {time.monotonic() - began:.0f} s")
-        lessons += traces[: amounts.taught]
-        held_out[name] = traces[amounts.taught :]
+        lessons += traces[: ends[0]]
+        to_choose_by += traces[ends[0] : ends[1]]
+        held_out[name] = traces[ends[1] :]
     recorded = time.monotonic() - began
 
     def ask(when: str) -> dict[str, Any]:
@@ -195,8 +200,9 @@ def distilled(options: argparse.Namespace, settings: Settings, tokenizer: Any) -
 
     before = ask("before")
     started = time.monotonic()
-    losses = teach(model, lessons, settings, say)
+    made = teach(model, lessons, to_choose_by, settings, say)
     seconds = time.monotonic() - started
+    say(f"kept: the adapter after {made.kept} steps")
     after = ask("after")
     low_rank.save(model, options.out, options.base_name)
     return {
@@ -205,7 +211,9 @@ def distilled(options: argparse.Namespace, settings: Settings, tokenizer: Any) -
         "max_tokens": amounts.max_tokens,
         "tokens_of_a_trace": quantiles([size_of(trace) for trace in lessons], n=10),
         "seconds_of_workflows": round(recorded, 1),
-        **training(losses, seconds),
+        **training(made.losses, seconds),
+        "validation": {steps: round(found, 5) for steps, found in made.validation.items()},
+        "kept": made.kept,
         "before": before,
         "after": after,
     }

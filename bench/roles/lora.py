@@ -148,11 +148,14 @@ def descend(
     settings: Settings,
     rng: random.Random,
     say: Callable[[str], None],
+    watch: Callable[[int], None] | None = None,
 ) -> list[float]:
     """Train parameters along the gradient of a loss of some lessons, which are named by their numbers; returns each
     step's loss.
 
-    ``lengths`` are the lessons' tokens; ``rng`` draws who goes into which step. Raises `ValueError` as `batches` does.
+    ``lengths`` are the lessons' tokens; ``rng`` draws who goes into which step; ``watch`` is called before the first
+    step, at each twentieth of the way, and behind the last step, with the number of steps. Raises `ValueError` as
+    `batches` does.
     """
     optimiser = torch.optim.AdamW(adapter, lr=settings.rate, weight_decay=0.0)
     chosen = batches(lengths, settings, rng)
@@ -162,6 +165,8 @@ def descend(
     began = time.monotonic()
     for step in count():
         done = max(step / settings.steps, (time.monotonic() - began) / limit_s)
+        if watch is not None and (done >= 1 or int(20 * done) > told):
+            watch(step)
         if done >= 1:
             break
         for group in optimiser.param_groups:

@@ -1,11 +1,18 @@
 """Teaching a model to say under choreographed attention what it said under the baseline, and how well it does.
 
-The distillation of the Prompt Choreography paper (section 3.2): the log-loss of the outputs of a trace's decodes, when
-choreographed calls are forced to say them, goes down along its gradient through the whole workflow.
+The distillation of the Prompt Choreography paper (section 3.2): choreographed calls are forced to say what a trace has,
+and their loss goes down along its gradient through the whole workflow.
+
+Where the paper takes the log-loss of the tokens that were drawn, we take the divergence from the distribution that they
+were drawn from.  In the mean over all that could have been drawn both have the same gradient; but a few hundred traces
+are learned by heart, and a small model that was taught the drawn tokens was further from the baseline in the end than
+before (KL 0.14 after 17 epochs, 0.04 before, on problems held out).  As in the paper (section 4.1), what is kept is the
+adapter of the step that did best on problems of their own.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,32 +53,79 @@ class Fidelity:
     """The model itself, adapter and all, when it reads whole prompts: what learning the one did to the other."""
 
 
-def teach(model: Any, traces: Sequence[Trace], settings: Settings, say: Callable[[str], None]) -> list[float]:
-    """Put an adapter into a causal language model and train it; returns each step's loss in nats per output token.
+@dataclass(frozen=True)
+class Taught:
+    """How a training went."""
+
+    losses: list[float]
+    """Of each step, nats per output token."""
+    validation: dict[int, float]
+    """Steps to the loss on the traces to choose by, after so many of them."""
+
+    @property
+    def kept(self) -> int:
+        """After how many steps the adapter that was kept was the best one."""
+        return min(self.validation, key=self.validation.__getitem__)
+
+
+def teach(
+    model: Any,
+    traces: Sequence[Trace],
+    to_choose_by: Sequence[Trace],
+    settings: Settings,
+    say: Callable[[str], None],
+) -> Taught:
+    """Put an adapter into a causal language model and train it, and keep the best of it, which may be nothing.
 
     A step has `Settings.batch` traces, and no more than `Settings.tokens` tokens.
 
     Raises:
         ValueError: when there are no traces, or one is longer than all the tokens of a step.
     """
-    if not traces:
+    if not traces or not to_choose_by:
         raise ValueError("there are no traces")
     torch.manual_seed(settings.seed)
     adapter = adapt(model, settings.rank)
-    return descend(
+    validation: dict[int, float] = {}
+    best: list[Tensor] = []
+
+    def watch(steps: int) -> None:
+        nonlocal best
+        with torch.no_grad():
+            weighed = [(float(loss(model, [trace])), _said(trace)) for trace in to_choose_by]
+        found = sum(each * tokens for each, tokens in weighed) / sum(tokens for _, tokens in weighed)
+        if found < min(validation.values(), default=math.inf):
+            best = [part.detach().clone() for part in adapter]
+        validation[steps] = found
+
+    losses = descend(
         adapter,
         [size_of(trace) for trace in traces],
         lambda numbers: loss(model, [traces[number] for number in numbers]),
         settings,
         random.Random(settings.seed),
         say,
+        watch,
     )
+    with torch.no_grad():
+        for part, kept in zip(adapter, best, strict=True):
+            part.copy_(kept)
+    return Taught(losses, validation)
 
 
 def loss(model: Any, traces: Sequence[Trace]) -> Tensor:
-    """Log-loss of the outputs of all decodes under choreographed attention, in nats per token."""
-    made = plan(traces, model.device)
-    return torch.nn.functional.cross_entropy(logits(model, made), made.output)
+    """KL divergence of what all decodes say under choreographed attention from what the model without its adapter says
+    where it reads whole prompts: nats, mean over the tokens of their outputs."""
+    said = logits(model, plan(traces, model.device)).log_softmax(-1)
+    with torch.no_grad(), without(model):
+        # One after the other: whole prompts are many times as long.
+        whole = [logits(model, plan([read_whole(trace)], model.device)) for trace in traces]
+        reference = torch.cat(whole).log_softmax(-1)
+    return torch.nn.functional.kl_div(said, reference, reduction="batchmean", log_target=True)
+
+
+def _said(trace: Trace) -> int:
+    return sum(len(call.output) for call in trace)
 
 
 @torch.inference_mode()
@@ -86,7 +140,7 @@ def fidelity(model: Any, traces: Sequence[Trace]) -> Fidelity:
         ways = [_likeness(logits(model, made), reference, made.output) for made in (choreographed, whole)]
         of_trace = torch.stack([-drawn.sum(), *ways[0], *ways[1]])
         sums += of_trace.double().cpu()
-    tokens = sum(len(call.output) for trace in traces for call in trace)
+    tokens = sum(map(_said, traces))
     baseline, *means = (sums / tokens).tolist()
     return Fidelity(len(traces), tokens, baseline, Likeness(*means[:3]), Likeness(*means[3:]))
 
