@@ -55,7 +55,7 @@ ROLES = {
     # Its lessons are a hundred times as long.
     "patcher": Settings(steps=700, batch=32, tokens=32_768),
     # Up to eight times through all traces, as in the paper.
-    CHOREOGRAPHY: Settings(steps=400, batch=16, tokens=24_576, rate=5e-4),
+    CHOREOGRAPHY: Settings(steps=400, batch=16, tokens=24_576, rate=1e-3),
 }
 TINY = {
     "proposer": Settings(steps=20, batch=8, rank=4),
