@@ -65,8 +65,8 @@ class RequestDoor:
                     return
                 if (check := routes.CHECKED.get(route)) and scope["method"] in ("POST", "PUT"):
                     parsed, ids = self._checked(check, body)
-                    if self._limits.kv_segments and route in routes.CHATS and SEPARATOR.encode() in body:
-                        separated_chat.set(True)
+                    if self._limits.kv_segments and route in routes.CHATS:
+                        separated_chat.set(_separated(body, parsed))
                     if route in routes.CHATS and _asks_for_meta_info(parsed):
                         body = orjson.dumps({**parsed, "return_meta_info": True})
                         scope = _resized(scope, len(body))
@@ -177,6 +177,13 @@ def _asks_for_meta_info(body: dict[str, Any]) -> bool:
     tagged = header_tag.get() or (body.get("custom_params") or {}).get("hive")
     # SGLang refuses to return meta information in a stream.
     return bool(tagged) and not body.get("stream") and not body.get("return_meta_info")
+
+
+def _separated(body: bytes, parsed: dict[str, Any]) -> bool:
+    """Whether a separator is anywhere in a body, which may spell its characters as escapes."""
+    plain = SEPARATOR.encode()
+    # What is written again has no escapes but those that JSON needs.
+    return plain in body or (b"\\u" in body and plain in orjson.dumps(parsed))
 
 
 def _resized(message: Message, length: int) -> Message:

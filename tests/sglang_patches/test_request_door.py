@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -18,8 +19,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, StreamingRespon
 from starlette.routing import Mount, Route
 
 from hive.access import Access
+from hive.kv_segments.separator import SEPARATOR
 from hive.request_checks import Limits
 from hive.request_tag import RequestError, header_tag
+from sglang_patches.declared_segments import separated_chat
 from sglang_patches.request_door import RequestDoor, install
 from sglang_patches.routes import PICKLED
 
@@ -139,6 +142,39 @@ async def test_tagged_chat_requests_without_a_stream_ask_for_meta_info(
 ) -> None:
     got = await received(client, "/v1/chat/completions", BODIES["/v1/chat/completions"] | extra, **headers)
     assert got.get("return_meta_info") is asked
+
+
+ESCAPED = "".join(f"\\u{ord(character):04X}" for character in SEPARATOR)
+
+
+@pytest.mark.parametrize(
+    ("content", "segments", "separated"),
+    [
+        (f"a{SEPARATOR}b", True, True),
+        (r"a\u003c|hive:segment|\u003e", True, True),
+        (f"a{ESCAPED}b", True, True),
+        (r"a\u000a", True, False),
+        # Of a backslash and what looks like an escape behind it.
+        (r"a\\u003c|hive:segment|>", True, False),
+        (f"a{SEPARATOR}b", False, False),
+        (r"a\u003c|hive:segment|\u003e", False, False),
+    ],
+)
+@pytest.mark.parametrize("parts", [False, True])
+async def test_a_separator_in_a_chat_is_seen_however_it_is_spelled(
+    content: str, segments: bool, separated: bool, parts: bool
+) -> None:
+    seen: list[bool] = []
+
+    async def endpoint(*_: Any) -> None:
+        seen.append(separated_chat.get())
+
+    text = f'[{{"type": "text", "text": "{content}"}}]' if parts else f'"{content}"'
+    body = f'{{"messages": [{{"role": "user", "content": {text}}}]}}'.encode()
+    wire = Wire({"type": "http.request", "body": body, "more_body": False})
+    limits = replace(LIMITS, kv_segments=segments)
+    await RequestDoor(endpoint, limits, Access())(scope("/v1/chat/completions"), wire.receive, wire.send)
+    assert seen == [separated]
 
 
 @pytest.mark.parametrize("stream", [False, True])
