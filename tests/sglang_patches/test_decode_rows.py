@@ -1,0 +1,138 @@
+"""An extend batch as a decode batch: what its rows are. What they compute is in ``test_virtual_rows``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
+from sglang.srt.model_executor.runner import DecodeCudaGraphRunner, EagerRunner
+
+from sglang_patches.decode_rows import DecodeRows, as_decode
+
+ALL = DecodeRows(most_rows=10**6, most_read=10**9)
+
+
+def extend(prefixes: list[int], lengths: list[int], **other: Any) -> ForwardBatch:
+    """An extend batch of requests that have so many tokens already, and get so many."""
+    ends = [prefix + length for prefix, length in zip(prefixes, lengths, strict=True)]
+    starts = [sum(lengths[:row]) for row in range(len(lengths))]
+    number = sum(lengths)
+
+    def int32(numbers: list[int]) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=torch.int32)
+
+    batch = ForwardBatch(
+        forward_mode=ForwardMode.EXTEND,
+        batch_size=len(lengths),
+        input_ids=torch.arange(100, 100 + number),
+        req_pool_indices=torch.arange(7, 7 + len(lengths)),
+        seq_lens=torch.tensor(ends),
+        out_cache_loc=torch.arange(500, 500 + number),
+        seq_lens_sum=sum(ends),
+        orig_seq_lens=int32(ends),
+        seq_lens_cpu=torch.tensor(ends),
+        # Not where the tokens are in the row: messages of a choreography have positions of their own.
+        positions=torch.arange(900, 900 + number),
+        extend_num_tokens=number,
+        extend_seq_lens=int32(lengths),
+        extend_prefix_lens=int32(prefixes),
+        extend_start_loc=int32(starts),
+        extend_prefix_lens_cpu=prefixes,
+        extend_seq_lens_cpu=lengths,
+        extend_logprob_start_lens_cpu=lengths,
+        capture_hidden_mode=CaptureHiddenMode.NULL,
+        lora_ids=[None] * len(lengths),
+        rids=[f"request {row}" for row in range(len(lengths))],
+    )
+    return replace(batch, **other)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), min_size=1, max_size=4))
+def test_every_token_is_a_row_that_sees_what_is_before_it(requests: list[tuple[int, int]]) -> None:
+    batch = extend([prefix for prefix, _ in requests], [length for _, length in requests])
+    steps = as_decode(batch)
+    expected = [
+        (7 + row, prefix + at + 1, f"request {row}")
+        for row, (prefix, length) in enumerate(requests)
+        for at in range(length)
+    ]
+    assert steps.forward_mode == ForwardMode.DECODE
+    assert steps.batch_size == len(expected)
+    rows = zip(steps.req_pool_indices.tolist(), steps.seq_lens.tolist(), steps.rids, strict=True)
+    assert list(rows) == expected
+    assert steps.seq_lens.dtype == torch.int64
+    assert steps.seq_lens_cpu.tolist() == steps.orig_seq_lens.tolist() == steps.seq_lens.tolist()
+    assert steps.seq_lens_sum == sum(length for _, length, _ in expected)
+    for name in ("input_ids", "positions", "out_cache_loc"):
+        assert getattr(steps, name).tolist() == getattr(batch, name).tolist()
+    assert steps.extend_seq_lens is None
+    # The batch itself stays as it was, for whoever samples from it.
+    assert batch.forward_mode == ForwardMode.EXTEND
+
+
+def test_what_comes_back_are_the_logits_behind_each_request() -> None:
+    batch = extend([3, 0], [2, 3])
+
+    def forward(steps: ForwardBatch) -> Any:
+        logits = steps.input_ids[:, None].float()
+        return SimpleNamespace(logits_output=SimpleNamespace(next_token_logits=logits))
+
+    output = ALL.run(batch, forward)
+    assert output.logits_output.next_token_logits.tolist() == [[101.0], [104.0]]
+
+
+def test_only_as_many_rows_as_there_are_graphs_for() -> None:
+    batch = extend([3, 0], [2, 3])
+    assert DecodeRows(5, 10**9).fit(batch)
+    assert not DecodeRows(4, 10**9).fit(batch)
+    assert not DecodeRows(0, 0).fit(batch)
+
+
+def test_rows_do_not_read_a_long_context_too_often() -> None:
+    batch = extend([1000], [3])
+    assert DecodeRows(8, 1001 + 1002 + 1003).fit(batch)
+    assert not DecodeRows(8, 1001 + 1002 + 1003 - 1).fit(batch)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"forward_mode": ForwardMode.MIXED},
+        {"return_logprob": True},
+        {"capture_hidden_mode": CaptureHiddenMode.LAST},
+        {"input_embeds": torch.zeros(2, 4)},
+        {"replace_embeds": torch.zeros(2, 4)},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_what_a_graph_has_nothing_of_goes_as_an_extend(other: dict[str, Any]) -> None:
+    assert ALL.fit(extend([3], [2]))
+    assert not ALL.fit(extend([3], [2], **other))
+
+
+def runner(graphs: Any, *, lora: bool = False) -> Any:
+    """A model of 4,000 bytes, whose KV takes 16 for a token in each of two layers."""
+    graphs.max_bs = 24
+    model = torch.nn.Linear(100, 10, bias=False)
+    layers = [torch.zeros(50, 2, 2, dtype=torch.bfloat16) for _ in range(2)]
+    return SimpleNamespace(
+        decode_cuda_graph_runner=graphs,
+        server_args=SimpleNamespace(enable_lora=lora),
+        token_to_kv_pool=SimpleNamespace(k_buffer=layers, v_buffer=layers),
+        model=model,
+    )
+
+
+def test_the_bounds_are_those_of_the_graphs_and_the_weights() -> None:
+    graphs = DecodeCudaGraphRunner.__new__(DecodeCudaGraphRunner)
+    assert DecodeRows.of(runner(graphs)) == DecodeRows(24, 4000 // (2 * 2 * 8))
+    # LoRA prepares its adapters for batches as they come.
+    assert DecodeRows.of(runner(graphs, lora=True)) == DecodeRows(0, 0)
+    # Without graphs a decode step is no quicker than an extend.
+    assert DecodeRows.of(runner(EagerRunner.__new__(EagerRunner))) == DecodeRows(0, 0)
