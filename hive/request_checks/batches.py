@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from hive.kv_segments.separator import SEPARATOR
 from hive.request_checks.fields import check_name, check_token_ids
 from hive.request_checks.limits import Check, Limits
 from hive.request_checks.parameters import ROUTING_PER_PROMPT
@@ -31,6 +32,10 @@ def count_prompts(
             check_token_ids(f"{field}[{index}]", item, limits)
         elif not texts or not isinstance(item, str) or not item:
             raise RequestError(f"{field}[{index}]", f"must be {kinds}, and not empty, got {shown(item)}")
+        elif limits.kv_segments and SEPARATOR in item:
+            raise RequestError(
+                f"{field}[{index}]", f"must not have {SEPARATOR} in a list: send one request for each prompt"
+            )
     return len(value), True
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hive.kv_segments.separator import SEPARATOR
 from hive.request_checks import (
     Limits,
     check_chat,
@@ -18,6 +20,7 @@ from hive.request_checks import (
     check_decode,
     check_generate,
     check_prefill,
+    check_request_object,
 )
 from hive.request_checks.choreography import MAX_CALLS, within
 from hive.request_tag import RequestError
@@ -277,6 +280,28 @@ def test_what_hive_tells_its_scheduler_is_not_for_clients(limits: Limits) -> Non
             blamed(check_chat, {**CHAT, "custom_params": {"hive_kv": value}}, limits)
             == "custom_params.hive_kv"
         )
+
+
+@pytest.mark.parametrize(
+    ("check", "name"),
+    [(check_generate, "text"), (check_completion, "prompt")],
+    ids=["generate", "completion"],
+)
+def test_separators_are_for_a_prompt_that_comes_alone(check: Check, name: str) -> None:
+    separated = f"a{SEPARATOR}b{SEPARATOR}c"
+    check({name: separated}, LIMITS)
+    for texts, at in (([separated], 0), (["a", separated], 1), (["a", SEPARATOR], 1)):
+        with pytest.raises(RequestError, match="send one request for each prompt") as caught:
+            check({name: texts}, LIMITS)
+        assert caught.value.field == f"{name}[{at}]"
+        check({name: texts}, WITHOUT)
+    check({name: ["a", SEPARATOR[1:]]}, LIMITS)
+
+
+def test_the_engines_object_has_no_separators_in_a_list() -> None:
+    obj = SimpleNamespace(text=["a", SEPARATOR], top_logprobs_num=None)
+    assert blamed(check_request_object, obj) == "text[1]"
+    check_request_object(obj, WITHOUT)
 
 
 def test_without_the_flag_there_are_no_segments() -> None:

@@ -547,6 +547,13 @@ def test_segments_that_do_not_fit_a_prompt_are_refused(kv_client: KvClient, body
     refused(answer, f"sampling_params.custom_params.{param}")
 
 
+@pytest.mark.parametrize(("path", "name"), [("/generate", "text"), ("/v1/completions", "prompt")])
+def test_separators_in_a_list_of_prompts_are_refused(kv_client: KvClient, path: str, name: str) -> None:
+    separated = SEPARATOR.join(TALK)
+    for texts, at in ((["a", separated], 1), ([separated], 0)):
+        refused(kv_client.raw(path, {"model": "any", name: texts}), f"{name}[{at}]")
+
+
 def test_what_several_samples_of_a_request_miss_is_made_again(kv_client: KvClient) -> None:
     first, second = span(AT_FIRST, AT_FIRST + 40), span(AT_SECOND, AT_SECOND + 30)
     both = {"spans": [first, second], "context": "standalone", "corrector": "none"}
