@@ -100,6 +100,11 @@ def segments_refusal(server_args: Any, release: str, given: Collection[str] = CH
             "--enable-hierarchical-cache has another cache; --hive-kv-segments-host-bytes keeps segments on the host",
         ),
         (
+            server_args.radix_cache_backend,
+            f"--radix-cache-backend {server_args.radix_cache_backend} is another cache than the one that segments are "
+            "kept beside. Leave it out",
+        ),
+        (
             server_args.enable_streaming_session,
             "--enable-streaming-session keeps KV beside the cache, where segments are not looked for. Leave it out",
         ),

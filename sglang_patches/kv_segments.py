@@ -87,15 +87,18 @@ def require(server_args: Any, model_config: Any) -> None:
         raise UnsupportedServer(f"{FLAG} cannot be had: {found}")
 
 
-def start(scheduler: Scheduler) -> KvForward | None:
-    """Give the model runner what it needs to move KV and to compute virtual rows; None without the store.
+def start(scheduler: Scheduler) -> KvForward:
+    """Give the model runner what it needs to move KV and to compute virtual rows.
 
     Raises:
-        UnsupportedServer: where the model turns its keys in a way that cannot be followed.
+        UnsupportedServer: where the model turns its keys in a way that cannot be followed, and where the cache is one
+            that was built past :func:`build_cache`.
     """
     cache = scheduler.tree_cache
     if not isinstance(cache, SegmentedRadixCache):
-        return None
+        raise UnsupportedServer(
+            f"{FLAG} cannot be had: the radix cache is a {type(cache).__name__}, which has no segment store beside it"
+        )
     runner = scheduler.tp_worker.model_runner
     kv = runner.token_to_kv_pool
     try:

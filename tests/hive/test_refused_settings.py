@@ -52,6 +52,7 @@ def segments_arguments(**changed: Any) -> Any:
         "disaggregation_mode": "null",
         "disable_radix_cache": False,
         "enable_hierarchical_cache": False,
+        "radix_cache_backend": None,
         "enable_streaming_session": False,
     }
     return SimpleNamespace(**{**plain, **changed})
@@ -71,6 +72,7 @@ def test_an_ordinary_server_can_have_a_segment_store(changed: dict[str, Any]) ->
         ({"pp_size": 2}, "--pp-size"),
         ({"disaggregation_mode": "prefill"}, "--disaggregation-mode"),
         ({"enable_hierarchical_cache": True}, "--enable-hierarchical-cache"),
+        ({"radix_cache_backend": "mine"}, "--radix-cache-backend mine"),
         ({"enable_streaming_session": True}, "--enable-streaming-session"),
     ],
     ids=str,

@@ -22,7 +22,7 @@ from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool,
 from hive.agents.registry import AgentRegistry
 from hive.kv_segments.request import Keep, KvRequest
 from hive.server_args import HiveServerArgs
-from sglang_patches.kv_segments import UnsupportedServer, build_cache, require
+from sglang_patches.kv_segments import UnsupportedServer, build_cache, require, start
 from sglang_patches.kv_state import state_of
 from tests.sglang_patches.segmented_pool import SegmentedPool, SegmentedRequest
 from tests.sglang_patches.test_segmented_cache import SHARED, call, declared, text
@@ -43,6 +43,7 @@ def server_args(prefill: str = "triton", decode: str = "triton", **changed: Any)
         "disaggregation_mode": "null",
         "disable_radix_cache": False,
         "enable_hierarchical_cache": False,
+        "radix_cache_backend": None,
         "enable_streaming_session": False,
     }
     return SimpleNamespace(**{**plain, **changed})
@@ -80,6 +81,7 @@ def test_an_ordinary_server_can_have_a_store(changed: dict[str, Any]) -> None:
         ({"disaggregation_mode": "prefill"}, "--disaggregation-mode"),
         ({"disable_radix_cache": True}, "--disable-radix-cache"),
         ({"enable_hierarchical_cache": True}, "--enable-hierarchical-cache"),
+        ({"radix_cache_backend": "mine"}, "--radix-cache-backend mine"),
         ({"enable_streaming_session": True}, "--enable-streaming-session"),
         ({"prefill": "fa3"}, "--attention-backend must be .* got fa3"),
         ({"decode": "trtllm_mha"}, "--attention-backend must be .* got trtllm_mha"),
@@ -160,6 +162,12 @@ def test_pools_that_do_not_keep_plain_keys_and_values_are_refused() -> None:
     )
     with pytest.raises(UnsupportedServer, match="KV pool is a MLATokenToKVPool"):
         built(context(latent))
+
+
+def test_a_cache_without_a_store_ends_the_server() -> None:
+    scheduler: Any = SimpleNamespace(tree_cache=SimpleNamespace())
+    with pytest.raises(UnsupportedServer, match="the radix cache is a SimpleNamespace"):
+        start(scheduler)
 
 
 # Requests and messages.
