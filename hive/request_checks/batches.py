@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from hive.kv_segments.request import SEGMENTS_FIELD, spans_request
 from hive.kv_segments.separator import SEPARATOR
 from hive.request_checks.fields import check_name, check_token_ids
 from hive.request_checks.limits import Check, Limits
@@ -90,6 +91,29 @@ def check_rid(rid: Any, size: int | None, limits: Limits) -> None:
             )
     else:
         check_name("rid", rid, limits)
+
+
+def check_segments(field: str, custom_params: Any, ids: Any, size: int | None) -> None:
+    """That declared spans are among the tokens of one prompt; all else of them is checked with the parameters.
+
+    Args:
+        field: what messages call the parameters.
+        custom_params: of the request, or of one of its prompts.
+        ids: of the prompt; None where it is text.
+        size: the number of prompts of a batch, None for a single prompt.
+    """
+    spec = (custom_params or {}).get(SEGMENTS_FIELD)
+    if spec is None:
+        return
+    field = f"{field}.{SEGMENTS_FIELD}"
+    if size is not None:
+        raise RequestError(field, "must not be set for a batch: send one request per prompt")
+    if ids is not None:
+        spans_request(spec, len(ids), field)
+    elif spec.get("spans"):
+        raise RequestError(
+            f"{field}.spans", f"needs a prompt of token ids; text has {SEPARATOR} between its segments"
+        )
 
 
 def check_no_probe(rid: Any) -> None:

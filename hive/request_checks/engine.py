@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hive.kv_segments.request import SEGMENTS_FIELD, spans_request
-from hive.kv_segments.separator import SEPARATOR
 from hive.media_checks import check_media
 from hive.request_checks.batches import (
     check_all,
@@ -15,6 +13,7 @@ from hive.request_checks.batches import (
     check_min_tokens,
     check_no_probe,
     check_rid,
+    check_segments,
     count_prompts,
 )
 from hive.request_checks.fields import as_object, check_few_token_ids
@@ -144,7 +143,9 @@ def _check_engine_fields(fields: Mapping[str, Any], limits: Limits) -> int | Non
         n = params.get("n")
     else:
         n = None
-    _check_segments(fields, size)
+    for item in params if isinstance(params, list) else [params or {}]:
+        custom = item.get("custom_params")
+        check_segments("sampling_params.custom_params", custom, fields.get("input_ids"), size)
     check_fanout("sampling_params.n", prompts, n, limits)
     check_rid(fields.get("rid"), size, limits)
     check_all_per_prompt(fields, PER_PROMPT_FIELDS, size, limits)
@@ -212,25 +213,6 @@ def check_sampling_params(field: str, params: Any, limits: Limits) -> None:
     if len(grammars) > 1:
         raise RequestError(f"{field}.{grammars[0]}", f"must not be combined with {', '.join(grammars[1:])}")
     check_min_tokens(params, "min_new_tokens", ("max_new_tokens",), f"{field}.")
-
-
-def _check_segments(fields: Mapping[str, Any], size: int | None) -> None:
-    """That declared spans are among the tokens of one prompt; all else of them is checked with the parameters."""
-    params = fields.get("sampling_params")
-    for item in params if isinstance(params, list) else [params or {}]:
-        spec = (item.get("custom_params") or {}).get(SEGMENTS_FIELD)
-        if spec is None:
-            continue
-        field = f"sampling_params.custom_params.{SEGMENTS_FIELD}"
-        if size is not None:
-            raise RequestError(field, "must not be set for a batch: send one request per prompt")
-        ids = fields.get("input_ids")
-        if ids is None and spec.get("spans"):
-            raise RequestError(
-                f"{field}.spans", f"needs input_ids; text has {SEPARATOR} between its segments"
-            )
-        if ids is not None:
-            spans_request(spec, len(ids), field)
 
 
 _GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")

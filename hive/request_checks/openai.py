@@ -12,6 +12,7 @@ from hive.request_checks.batches import (
     check_min_tokens,
     check_no_probe,
     check_rid,
+    check_segments,
     count_prompts,
 )
 from hive.request_checks.fields import as_object, check_any_text, check_token_ids
@@ -31,6 +32,10 @@ def check_completion(body: Any, limits: Limits) -> None:
     size = prompts if batch else None
     check_all(fields, COMPLETION_FIELDS, limits)
     check_all_per_prompt(fields, ROUTING_PER_PROMPT, size, limits)
+    prompt = fields["prompt"]
+    ids = prompt if isinstance(prompt, list) else None
+    # Here, for what the engine's own check refuses is answered without its field on OpenAI's routes.
+    check_segments("custom_params", fields.get("custom_params"), ids, size)
     check_fanout("n", prompts, fields.get("n"), limits)
     check_no_probe(fields.get("rid"))
     check_rid(fields.get("rid"), size, limits)

@@ -271,6 +271,22 @@ def test_openai_bodies_are_checked_as_well(check: Check, body: dict[str, Any]) -
         assert found == f"custom_params.hive_segments{field}"
 
 
+@pytest.mark.parametrize(
+    ("prompt", "segments", "field"),
+    [
+        ([1, 2, 3], spans((0, 4)), ".spans[0].end"),
+        ([1, 2, 3], spans((0, 2), (3, 4)), ".spans[1].end"),
+        ("hi", spans((0, 1)), ".spans"),
+        (f"a{SEPARATOR}b{SEPARATOR}c", spans((0, 1)), ".spans"),
+        ([[1, 2, 3]], spans((0, 1)), ""),
+        (["hi", "ho"], {"keep_output": True}, ""),
+    ],
+)
+def test_segments_of_a_completion_are_of_its_one_prompt(prompt: Any, segments: Any, field: str) -> None:
+    body = {"prompt": prompt, "custom_params": {"hive_segments": segments}}
+    assert blamed(check_completion, body) == f"custom_params.hive_segments{field}"
+
+
 @pytest.mark.parametrize("limits", [LIMITS, WITHOUT])
 def test_what_hive_tells_its_scheduler_is_not_for_clients(limits: Limits) -> None:
     for value in ("{}", {}, None):
