@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hive[server]'")
 
+from fastapi import HTTPException
 from sglang.srt.managers.io_struct import DumperControlReqInput
 
 from hive.kv_segments.messages import Message
@@ -26,6 +28,8 @@ class Server:
         self.tokenizer = None
         self.lora_ref_cache = {"loaded": None}
         self.asked: list[str | None] = []
+        self.ends: dict[str, Any] = {"type": "length"}
+        """Why answers end."""
         self.told: list[tuple[str, dict[str, Any]]] = []
 
     async def dumper_control(self, message: DumperControlReqInput) -> list[Any]:
@@ -34,7 +38,7 @@ class Server:
 
     async def generate_request(self, obj: Any, _request: Any) -> AsyncIterator[dict[str, Any]]:
         self.asked.append(obj.lora_path)
-        yield {"output_ids": [7], "meta_info": {"finish_reason": {"type": "length"}, "hive": {}}}
+        yield {"output_ids": [7], "meta_info": {"finish_reason": self.ends, "hive": {}}}
 
 
 def made(server: Server, *messages: tuple[str | None, str, str]) -> Choreography:
@@ -83,3 +87,18 @@ async def test_an_adapter_that_was_never_loaded_is_refused_before_any_call_is_ma
     for adapter in ("loaded", None):
         await choreography.run({own: [1], "lora_path": adapter}, request, decodes=decodes)
     assert server.asked == ["loaded", None]
+
+
+@pytest.mark.parametrize("decodes", [False, True])
+async def test_what_the_engine_has_no_room_for_is_unavailable_and_no_message(decodes: bool) -> None:
+    server = Server()
+    choreography = Choreography(server)
+    server.ends = {"type": "abort", "status_code": HTTPStatus.SERVICE_UNAVAILABLE, "message": "no room"}
+    body = {"header_tokens" if decodes else "tokens": [1], "id": "one"}
+    request: Any = None
+    with pytest.raises(HTTPException) as caught:
+        await choreography.run(body, request, decodes=decodes)
+    assert (caught.value.status_code, caught.value.detail) == (503, "no room")
+    assert choreography.book.get(None, "one") is None
+    server.ends = {"type": "length"}
+    assert (await choreography.run(body, request, decodes=decodes))["id"] == "one"

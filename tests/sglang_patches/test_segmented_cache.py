@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -417,6 +418,37 @@ def test_a_call_whose_messages_cannot_be_placed_computes_them() -> None:
     assert req.finished_reason is None
     assert said(req) == kv(missing=15)
     assert "message:two" in {segment.key.name for segment in pool.cache.store}
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("corrector", CORRECTORS, ids=str)
+def test_a_call_for_which_the_pool_has_no_room_ends_as_unavailable(corrector: Any, stored: bool) -> None:
+    pool = SegmentedPool(64, capacity=32)
+    one = text(0, 15)
+    if stored:
+        pool.serve(*call("one", one))
+    asked = call("two", text(1, 6), ("one", one, 3), corrector=corrector)
+    # Admission reckons with all of a request's tokens before it loads what is stored of them, so that there is too
+    # little room only where it was wrong.
+    pool.cache.promised = 64
+    req = pool.arrive(*asked)
+    assert pool.enter(req)
+    pool.step()
+    pool.check()
+    assert req.finished_reason.status_code == HTTPStatus.SERVICE_UNAVAILABLE
+    assert "no room for the messages of this call" in req.finished_reason.message
+    assert said(req) == kv(missing=15)
+    assert {segment.key.name for segment in pool.cache.store} == ({"message:one"} if stored else set())
+    pool.cache.promised = 0
+    again = pool.serve(*asked)
+    assert (again.finished_reason, said(again)["missing"]) == (None, 0 if stored else 15)
+
+
+def test_an_ordinary_request_for_whose_segments_there_is_no_room_is_served() -> None:
+    pool = with_segment()
+    pool.cache.promised = 256
+    req = pool.serve(*declared(text(3, 6), ("producer", SHARED), text(4, 7)))
+    assert (req.finished_reason, req.to_finish, said(req)) == (None, None, kv(missing=10))
 
 
 def test_what_is_computed_again_leaves_room_for_what_comes_behind() -> None:
