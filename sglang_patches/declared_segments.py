@@ -11,6 +11,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 from hive.kv_segments.request import SEGMENTS_FIELD, Keep, KvRequest, spans_request
@@ -20,8 +21,8 @@ from hive.request_tag import RequestError
 from hive.server_args import HiveServerArgs
 from sglang_patches.kv_calls import Call, kv_call, tenant_of, write
 
-Encoding = tuple[str, str, str, str]
-"""Tenant, adapter, context and digest of what was encoded in a context of the server's own."""
+Encoding = tuple[str, str, str, str, str]
+"""Tenant, adapter, extra key, context and digest of what was encoded in a context of the server's own."""
 
 MAX_KNOWN = 65536
 """Encodings that were made here and are remembered."""
@@ -73,6 +74,8 @@ class DeclaredSegments:
         request = spans_request(
             spec, len(obj.input_ids), f"custom_params.{SEGMENTS_FIELD}", corrector=self._corrector
         )
+        # Requests for embeddings have none.
+        request = replace(request, extra_key=getattr(obj, "extra_key", None) or "")
         needed = await self._make(obj, request)
         write(obj, request)
         return needed
@@ -108,9 +111,10 @@ class DeclaredSegments:
         for span in request.spans:
             if span.name != "producer":
                 tokens = obj.input_ids[span.start : span.end]
-                key = (tenant_of(obj) or "", obj.lora_path or "", span.name, digest(tokens))
+                tenant, adapter = tenant_of(obj) or "", obj.lora_path or ""
+                key = (tenant, adapter, request.extra_key, span.name, digest(tokens))
                 if key not in self._known:
-                    wanted[key] = self._make_one(span.name, tokens, obj)
+                    wanted[key] = self._make_one(span.name, tokens, obj, request.extra_key)
                 self._remember(key)
                 needed.append(key)
         try:
@@ -121,10 +125,12 @@ class DeclaredSegments:
             raise
         return needed
 
-    async def _make_one(self, context: str, tokens: Sequence[int], obj: Any) -> None:
+    async def _make_one(self, context: str, tokens: Sequence[int], obj: Any, extra_key: str) -> None:
         before = self._encode(self._neutral_text, True) if context == "neutral" else []
         keep = Keep(len(before), len(before) + len(tokens), context)
-        call = Call([*before, *tokens], KvRequest(keeps=(keep,), choreographed=True), obj.lora_path)
+        # It is looked up under the key of the request that needs it.
+        asked = KvRequest(keeps=(keep,), choreographed=True, extra_key=extra_key)
+        call = Call([*before, *tokens], asked, obj.lora_path)
         await call.answer(self._manager, tenant_of(obj))
 
     def _remember(self, key: Encoding) -> None:

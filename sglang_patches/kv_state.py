@@ -78,7 +78,7 @@ class KvState:
             return SegmentKey(self.tenant, self.adapter, name)
         place = f"{name}:{start}:{end}"
         if place not in self.keys:
-            named = f"{name}:{digest(tokens[start:end])}"
+            named = f"{name}:{digest(tokens[start:end])}:{self.request.extra_key}"
             self.keys[place] = SegmentKey(self.tenant, self.adapter, named)
         return self.keys[place]
 

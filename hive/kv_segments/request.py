@@ -59,6 +59,8 @@ class KvRequest:
     """Of a call in a list: the list's name."""
     calls: int = 1
     """In that list."""
+    extra_key: str = ""
+    """What a client keeps its declared segments apart by, as it does its prompts."""
     corrector: Any = DEFAULT
     """As :func:`~hive.kv_segments.correctors.corrector_of` takes it."""
 
@@ -72,6 +74,7 @@ class KvRequest:
                 "choreographed": self.choreographed,
                 "group": self.group,
                 "calls": self.calls,
+                "extra_key": self.extra_key,
                 "corrector": self.corrector,
             }
         )
@@ -87,6 +90,7 @@ class KvRequest:
             choreographed=wire["choreographed"],
             group=wire["group"],
             calls=wire["calls"],
+            extra_key=wire["extra_key"],
             corrector=wire["corrector"],
         )
 

@@ -25,8 +25,8 @@ class SegmentKey:
     tenant: str
     adapter: str
     name: str
-    """``CONTEXT:DIGEST`` for what is found by its tokens (see :mod:`hive.kv_segments.request`), ``message:ID`` for a
-    message."""
+    """``CONTEXT:DIGEST:EXTRA_KEY`` for what is found by its tokens (see :mod:`hive.kv_segments.request`), and
+    ``message:ID`` for a message."""
 
 
 def digest(tokens: Sequence[int]) -> str:

@@ -429,6 +429,27 @@ def test_tenants_never_find_each_others_segments(kv_client: KvClient, context: s
         assert kv_client.generate([*tokens(90, 30), *FIRST, 5], asked, new=1).kv == counts(missing=40)
 
 
+@pytest.mark.parametrize("context", ["producer", "standalone"])
+def test_extra_keys_keep_segments_apart(kv_client: KvClient, context: str) -> None:
+    kv_client.flush()
+    asked = {"spans": [span(30, 70)], "context": context, "corrector": "none"}
+    params = {"max_new_tokens": 1, "custom_params": {"hive_segments": asked}}
+
+    def ask(seed: int, **fields: str) -> Any:
+        body = {"input_ids": [*tokens(seed, 30), *FIRST, 5], "sampling_params": params, **fields}
+        return kv_client.post("/generate", body)["meta_info"]["hive"]["kv"]
+
+    keys: tuple[dict[str, str], ...] = ({}, {"extra_key": "one"}, {"extra_key": "two"})
+    for number, fields in enumerate(keys, 1):
+        first = ask(90, **fields)
+        if context == "producer":
+            assert first == counts(missing=40)
+        # After a flush, the server may find out by a first request that its encodings have gone.
+        ask(91, **fields)
+        assert ask(92, **fields) == counts(placed=40)
+        assert kv_client.store()["segments"] == number
+
+
 ORDINARY = [[*BEFORE_FIRST, *FIRST, 5], PROMPT, tokens(8, 100)]
 """Requests that say nothing of segments; some have tokens of stored ones, behind what was before them, too."""
 

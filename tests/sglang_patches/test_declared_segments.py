@@ -11,6 +11,7 @@ pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hi
 
 from sglang.srt.managers.io_struct import GenerateReqInput
 
+from hive.kv_segments.request import KvRequest
 from hive.request_checks import Limits
 from hive.request_tag import RequestTag, header_tag
 from hive.server_args import HiveServerArgs
@@ -28,13 +29,18 @@ class Server:
         self.hive_segments = DeclaredSegments(self, HiveServerArgs(kv_segments=True))
         self.tokenizer = None
         self.made: list[tuple[str | None, list[int]]] = []
+        self.extra_keys: list[tuple[bool, str]] = []
+        """Of all requests, and whether it was made here."""
         self.missing = 0
 
     def generate_request(self, obj: Any, request: Any = None) -> AsyncIterator[Any]:
         return around_generate_request(Server._engine, self, obj, request)
 
     async def _engine(self, obj: Any, _request: Any) -> AsyncIterator[Any]:
-        if obj.input_ids != PROMPT:
+        made = obj.input_ids != PROMPT
+        wire = obj.sampling_params["custom_params"]["hive_kv"]
+        self.extra_keys.append((made, KvRequest.of_wire(wire).extra_key))
+        if made:
             self.made.append((obj.sampling_params["custom_params"]["hive"].get("tenant"), obj.input_ids))
         obj.normalize_batch_and_arguments()
         said = {"completion_tokens": 1, "hive_kv": [{"missing": self.missing}]}
@@ -43,12 +49,19 @@ class Server:
 
 
 async def ask(
-    server: Server, context: str, *, tenant: str | None = None, body: dict[str, Any] | None = None, n: int = 1
+    server: Server,
+    context: str,
+    *,
+    tenant: str | None = None,
+    body: dict[str, Any] | None = None,
+    n: int = 1,
+    extra_key: str | None = None,
 ) -> Any:
     """The answer to a request with one segment; ``tenant`` is of the headers, ``body`` the tag of the body."""
     segments = {"spans": [{"start": 2, "end": 5}], "context": context}
     custom = {"hive_segments": segments, **({"hive": body} if body else {})}
-    obj = GenerateReqInput(input_ids=list(PROMPT), sampling_params={"n": n, "custom_params": custom})
+    params = {"n": n, "custom_params": custom}
+    obj = GenerateReqInput(input_ids=list(PROMPT), sampling_params=params, extra_key=extra_key)
     token = header_tag.set(RequestTag(tenant=tenant, agent="a"))
     try:
         return await anext(aiter(server.generate_request(obj)))
@@ -64,6 +77,16 @@ async def test_an_encoding_of_the_servers_own_is_made_once_for_each_tenant() -> 
         await ask(server, "standalone", body={"tenant": "body"})
         await ask(server, "standalone", tenant="headers", body={"tenant": "body"})
     assert server.made == [(tenant, [3, 4, 5]) for tenant in (None, "headers", "body")]
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_encodings_are_made_once_for_each_extra_key_and_under_it(n: int) -> None:
+    server = Server()
+    for key in (None, "one", "two", "one"):
+        await ask(server, "standalone", extra_key=key, n=n)
+    assert server.made == [(None, [3, 4, 5])] * 3
+    of_keys = [[(True, key), (False, key)] for key in ("", "one", "two")]
+    assert server.extra_keys == [*of_keys[0], *of_keys[1], *of_keys[2], (False, "one")]
 
 
 async def test_what_its_producer_encodes_is_not_made() -> None:

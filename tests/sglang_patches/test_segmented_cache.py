@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
@@ -193,6 +194,30 @@ def test_nothing_is_found_by_another_tenant_or_under_another_adapter(who: dict[s
     assert said(pool.serve(prompt, asked, **who)) == kv(missing=10)
     prompt, asked = declared(text(5, 9), ("producer", SHARED), text(4, 4))
     assert said(pool.serve(prompt, asked, **who)) == kv(placed=10), "they have found their own"
+
+
+def _apart(prompt: list[int], asked: KvRequest, extra_key: str) -> tuple[list[int], KvRequest]:
+    return prompt, replace(asked, extra_key=extra_key)
+
+
+@pytest.mark.parametrize("context", ["producer", "standalone"])
+def test_nothing_is_found_under_another_extra_key(context: str) -> None:
+    pool = SegmentedPool(256, capacity=128)
+    for number, key in enumerate(("", "one", "two")):
+        first = pool.serve(*_apart(*declared(text(10 + number, 9), (context, SHARED), [1]), key))
+        assert said(first)["missing"] == 10
+        if context == "standalone":
+            alone = KvRequest(keeps=(Keep(0, 10, context),), choreographed=True)
+            pool.serve(*_apart(list(SHARED), alone, key))
+        again = pool.serve(*_apart(*declared(text(20 + number, 9), (context, SHARED), [1]), key))
+        assert said(again) == kv(placed=10)
+    assert len(pool.cache.store) == 3
+
+
+def test_messages_are_found_whatever_the_extra_key() -> None:
+    pool = SegmentedPool(256, capacity=128)
+    pool.serve(*_apart(*call("m", text(0, 6)), "one"))
+    assert said(pool.serve(*call("n", text(1, 6), ("m", text(0, 6), 4)))) == kv(placed=6)
 
 
 @pytest.mark.parametrize("corrector", CORRECTORS, ids=str)

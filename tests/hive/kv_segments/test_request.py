@@ -21,6 +21,7 @@ requests = st.builds(
     keeps=st.lists(st.builds(Keep, numbers, st.none() | numbers, names)).map(tuple),
     shift=numbers,
     choreographed=st.booleans(),
+    extra_key=st.text(),
     corrector=st.sampled_from(["none", {"kind": "blend", "share": 0.15, "block": 32}]),
 )
 
