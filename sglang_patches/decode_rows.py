@@ -31,16 +31,22 @@ class DecodeRows:
 
     @classmethod
     def of(cls, runner: ModelRunner) -> DecodeRows:
-        """What the graphs of a model runner allow. With LoRA, none: adapters are prepared for batches as they come."""
+        """What the graphs of a model runner allow.
+
+        With LoRA nothing, for adapters are prepared for batches as they come; nor where the kernels that compute a
+        request may not depend on who else is in its batch, nor where there are graphs for some sizes only.
+        """
         from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
 
-        graphs = runner.decode_cuda_graph_runner
-        if not isinstance(graphs, DecodeCudaGraphRunner) or runner.server_args.enable_lora:
+        graphs, args = runner.decode_cuda_graph_runner, runner.server_args
+        if not isinstance(graphs, DecodeCudaGraphRunner):
+            return cls(0, 0)
+        if args.enable_lora or args.enable_deterministic_inference or args.disable_cuda_graph_padding:
             return cls(0, 0)
         pool = runner.token_to_kv_pool
         kv = sum(layer[0].nbytes for layer in (*pool.k_buffer, *pool.v_buffer))
-        # A step reads all weights whatever its rows are. Rows of one request share a context, and each reads it by
-        # itself, where an extend reads it once: no more of that than doubles what is read.
+        # A step of a dense model reads all weights whatever its rows are. Rows of one request share a context, and each
+        # reads it by itself, where an extend reads it once: no more of that than doubles what is read.
         return cls(graphs.max_bs, sum(part.nbytes for part in runner.model.parameters()) // kv)
 
     def fit(self, batch: ForwardBatch) -> bool:
@@ -54,13 +60,14 @@ class DecodeRows:
             and batch.capture_hidden_mode in (None, CaptureHiddenMode.NULL)
             and batch.input_embeds is None
             and batch.replace_embeds is None
+            and not batch.contains_mm_inputs()
             and int(_lengths(batch).sum()) <= self.most_read
         )
 
     def run(self, batch: ForwardBatch, forward: Callable[[ForwardBatch], Any]) -> Any:
         """The forward pass of an extend batch; the logits are those behind the last token of each request."""
-        # All of this is launched before the step, and nothing is read back: a copy from or to the host would wait for
-        # the step to end, and the scheduler with it.
+        # Before the step, and nothing is read back: a copy from or to the host would wait for it to end, and the
+        # scheduler with it.
         ends = batch.extend_seq_lens.cumsum(0) - 1
         output = forward(as_decode(batch))
         logits = output.logits_output
@@ -72,20 +79,14 @@ def as_decode(batch: ForwardBatch) -> ForwardBatch:
     """The decode batch with a row for each token of an extend batch, in their order."""
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
-    lengths = _lengths(batch)
-    rows, device = len(lengths), batch.input_ids.device
-    # Of each row, the request: the same on the host, and on the device without a copy.
+    lengths, device = _lengths(batch), batch.input_ids.device
     whose = [row for row, length in enumerate(batch.extend_seq_lens_cpu) for _ in range(length)]
-    requests = torch.arange(batch.batch_size, device=device).repeat_interleave(
-        batch.extend_seq_lens, output_size=rows
-    )
-    before = batch.extend_prefix_lens - batch.extend_start_loc
-    seq_lens = torch.arange(1, rows + 1, device=device) + before[requests]
+    seq_lens = to_device(lengths, device)
     return dataclasses.replace(
         batch,
         forward_mode=ForwardMode.DECODE,
-        batch_size=rows,
-        req_pool_indices=batch.req_pool_indices[requests],
+        batch_size=len(lengths),
+        req_pool_indices=batch.req_pool_indices[to_device(torch.tensor(whose), device)],
         seq_lens=seq_lens,
         seq_lens_cpu=lengths,
         seq_lens_sum=int(lengths.sum()),
@@ -99,7 +100,7 @@ def as_decode(batch: ForwardBatch) -> ForwardBatch:
         extend_logprob_start_lens_cpu=None,
         lora_ids=[batch.lora_ids[row] for row in whose],
         rids=[batch.rids[row] for row in whose],
-        num_token_non_padded_cpu=rows,
+        num_token_non_padded_cpu=len(lengths),
     )
 
 
@@ -111,3 +112,10 @@ def _lengths(batch: ForwardBatch) -> torch.Tensor:
             for prefix, length in zip(batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu, strict=True)
         ]
     )
+
+
+def to_device(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A copy of a tensor on the host, for which nobody waits: a plain one waits for all that the device has to do."""
+    if device.type == "cuda":
+        numbers = numbers.pin_memory()
+    return numbers.to(device, non_blocking=True)

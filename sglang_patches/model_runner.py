@@ -18,10 +18,10 @@ from hive.kv_segments.segment import HostCopy
 from hive.kv_segments.siblings import Siblings
 from hive.kv_segments.slots import KvSlots
 from hive.kv_segments.store import Move
-from sglang_patches.decode_rows import DecodeRows
+from sglang_patches.decode_rows import DecodeRows, to_device
 from sglang_patches.kv_state import KvState
 from sglang_patches.request_state import KV_KEY, tag_of
-from sglang_patches.virtual_rows import VirtualRows, paged, to_device
+from sglang_patches.virtual_rows import VirtualRows
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -45,6 +45,10 @@ class KvForward:
         self.states: dict[str, KvState] = {}
         """By request id: requests that take part and are not over."""
         self._siblings = Siblings()
+        self._planned: Any = None
+        """When the device had what the attention of the last decode step was planned with.  Flashinfer plans in pinned
+        memory, one piece for each size of graph, and never waits for the copy: SGLang's own batches have nothing before
+        it that takes long, and those here have copies and passes, behind which the next plan would overtake it."""
 
     # Requests and messages, as the scheduler sees them come and go.
 
@@ -102,6 +106,13 @@ class KvForward:
             batch: about to go through the model.
             forward: the engine's own forward pass.
         """
+        if self._planned is not None:
+            self._planned.synchronize()
+        output = self._run(batch, forward)
+        self._planned = self._runner.war_fastpath_read_done_event
+        return output
+
+    def _run(self, batch: ForwardBatch, forward: Callable[[ForwardBatch], Any]) -> Any:
         self._move()
         if not self.states or not batch.rids:
             return forward(batch)
@@ -112,17 +123,7 @@ class KvForward:
         if not batch.forward_mode.is_extend():
             return forward(batch)
         rows = VirtualRows(self._runner, batch, known, forward, self._decode_rows)
-        if runs := self._runs(rows, known):
-            return rows.compute(runs)
-        if not all(known):
-            return forward(batch)
-        # Where others are in the batch, they get what they would get without.
-        if self._decode_rows.fit(batch):
-            return self._decode_rows.run(batch, forward)
-        # Behind a long prefix, one kernel that reads all from the pool is quicker than one for each part and a third
-        # that merges the two.
-        with paged(self._runner.attn_backend):
-            return forward(batch)
+        return rows.compute(self._runs(rows, known))
 
     def _move(self) -> None:
         noted, self._store.pending = self._store.pending, []

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from hive.kv_segments.plan import Run, passes
-from sglang_patches.decode_rows import DecodeRows
+from sglang_patches.decode_rows import DecodeRows, to_device
 from sglang_patches.kv_state import KvState, Lease
 
 if TYPE_CHECKING:
@@ -77,28 +77,32 @@ class VirtualRows:
         last = parts.pop() if parts and self._fits(parts[-1]) else []
         for part in parts:
             self._pass(part, [True] * len(part))
-        if not last:
+        if not all(self._states):
+            # Others get what they would get without any of this.
             return self._forward(self._batch)
-        joined = self._joined(self._batch_of(last, [True] * len(last)))
-        if all(self._states) and self._decode_rows.fit(joined):
-            output = self._decode_rows.run(joined, self._forward)
-        else:
-            output = self._through(joined)
-        logits = output.logits_output
-        logits.next_token_logits = logits.next_token_logits[len(last) :]
+        rows = self._joined(self._batch_of(last, [True] * len(last))) if last else self._batch
+        output = (
+            self._decode_rows.run(rows, self._forward) if self._decode_rows.fit(rows) else self._through(rows)
+        )
+        if last:
+            logits = output.logits_output
+            logits.next_token_logits = logits.next_token_logits[len(last) :]
         return output
 
     def _fits(self, part: Sequence[Run]) -> bool:
         """Whether the batch's own rows can go through the model with virtual ones.
 
-        They cannot where something is returned for each of their tokens, and not with rows of other kinds.
+        They cannot where something is returned for each of their tokens, where some of them have images, or nothing to
+        do with segments, and not with rows of other kinds.
         """
         from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardMode
 
         batch = self._batch
         return (
-            batch.forward_mode == ForwardMode.EXTEND
+            all(self._states)
+            and batch.forward_mode == ForwardMode.EXTEND
             and not batch.return_logprob
+            and not batch.contains_mm_inputs()
             and batch.capture_hidden_mode in (None, CaptureHiddenMode.NULL)
             and len(part) + batch.batch_size <= self._most_rows
             and sum(map(len, part)) + len(batch.input_ids) <= self._most_tokens
@@ -186,9 +190,13 @@ class VirtualRows:
                 self._runner.lora_manager.prepare_lora_batch(self._batch)
 
     def _through(self, rows: ForwardBatch) -> Any:
-        """The forward pass of virtual rows, with the batch's own behind them or without."""
+        """The forward pass of virtual rows, of the batch's own, or of both.
+
+        Behind a long prefix, one kernel that reads all from the pool is quicker than one for each part and a third that
+        merges the two.
+        """
         with paged(self._runner.attn_backend):
-            if self._runner.server_args.enable_lora:
+            if rows is not self._batch and self._runner.server_args.enable_lora:
                 self._runner.lora_manager.prepare_lora_batch(rows)
             return self._forward(rows)
 
@@ -245,13 +253,6 @@ class VirtualRows:
             rids=[batch.rids[run.row] for run in part],
             mm_inputs=None,
         )
-
-
-def to_device(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy of a tensor on the host, for which nobody waits: a plain one waits for all that the device has to do."""
-    if device.type == "cuda":
-        numbers = numbers.pin_memory()
-    return numbers.to(device, non_blocking=True)
 
 
 @functools.cache

@@ -214,6 +214,7 @@ class SegmentedPool(KvPool):
             req_to_token_pool=self.table,
             server_args=SimpleNamespace(chunked_prefill_size=most_tokens, enable_lora=False),
             max_running_requests=most_rows,
+            war_fastpath_read_done_event=None,
             token_to_kv_pool=SimpleNamespace(get_value_buffer=lambda layer: _Values(self.contents)),
         )
         self.kv = KvForward(runner, self.cache, self.contents, DecodeRows(0, 0))  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -108,6 +109,7 @@ def test_rows_do_not_read_a_long_context_too_often() -> None:
         {"capture_hidden_mode": CaptureHiddenMode.LAST},
         {"input_embeds": torch.zeros(2, 4)},
         {"replace_embeds": torch.zeros(2, 4)},
+        {"mm_inputs": [Mock()]},
     ],
     ids=lambda other: next(iter(other)),
 )
@@ -116,14 +118,15 @@ def test_what_a_graph_has_nothing_of_goes_as_an_extend(other: dict[str, Any]) ->
     assert not ALL.fit(extend([3], [2], **other))
 
 
-def runner(graphs: Any, *, lora: bool = False) -> Any:
+def runner(graphs: Any, **flags: bool) -> Any:
     """A model of 4,000 bytes, whose KV takes 16 for a token in each of two layers."""
     graphs.max_bs = 24
     model = torch.nn.Linear(100, 10, bias=False)
     layers = [torch.zeros(50, 2, 2, dtype=torch.bfloat16) for _ in range(2)]
+    names = ("enable_lora", "enable_deterministic_inference", "disable_cuda_graph_padding")
     return SimpleNamespace(
         decode_cuda_graph_runner=graphs,
-        server_args=SimpleNamespace(enable_lora=lora),
+        server_args=SimpleNamespace(**{**dict.fromkeys(names, False), **flags}),
         token_to_kv_pool=SimpleNamespace(k_buffer=layers, v_buffer=layers),
         model=model,
     )
@@ -132,7 +135,7 @@ def runner(graphs: Any, *, lora: bool = False) -> Any:
 def test_the_bounds_are_those_of_the_graphs_and_the_weights() -> None:
     graphs = DecodeCudaGraphRunner.__new__(DecodeCudaGraphRunner)
     assert DecodeRows.of(runner(graphs)) == DecodeRows(24, 4000 // (2 * 2 * 8))
-    # LoRA prepares its adapters for batches as they come.
-    assert DecodeRows.of(runner(graphs, lora=True)) == DecodeRows(0, 0)
+    for flag in ("enable_lora", "enable_deterministic_inference", "disable_cuda_graph_padding"):
+        assert DecodeRows.of(runner(graphs, **{flag: True})) == DecodeRows(0, 0)
     # Without graphs a decode step is no quicker than an extend.
     assert DecodeRows.of(runner(EagerRunner.__new__(EagerRunner))) == DecodeRows(0, 0)
