@@ -6,8 +6,8 @@ and their loss goes down along its gradient through the whole workflow.
 Where the paper takes the log-loss of the tokens that were drawn, we take the divergence from the distribution that they
 were drawn from.  In the mean over all that could have been drawn both have the same gradient; but a few hundred traces
 are learned by heart, and a small model that was taught the drawn tokens was further from the baseline in the end than
-before (on problems held out KL 0.14 after eleven times through the traces, 0.04 before).  As in the paper (section 4.1), what is kept is the
-adapter of the step that did best on problems of their own.
+before (on problems held out KL 0.14 after eleven times through the traces, 0.04 before).  As in the paper's section 4.1
+what is kept is the adapter of the step that did best on problems of their own.
 """
 
 from __future__ import annotations
