@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -371,7 +372,7 @@ def test_separators_in_a_chat(kv_client: KvClient) -> None:
     kv_client.flush()
     minutes = "\nAnn: the bridge is closed.\nBob: then we walk.\n"
 
-    def ask(system: str, separator: str, **segments: Any) -> Any:
+    def ask(system: str, separator: str, escapes: bool = False, **segments: Any) -> Any:
         content = f"The minutes:{separator}{minutes}{separator}Who walks?"
         body = {
             "model": "any",
@@ -381,13 +382,22 @@ def test_separators_in_a_chat(kv_client: KvClient) -> None:
             "return_meta_info": True,
             "custom_params": {"hive_segments": segments},
         }
-        return kv_client.post("/v1/chat/completions", body)
+        text = json.dumps(body)
+        answer = kv_client.http.post(
+            "/v1/chat/completions",
+            content=text.replace("<", r"\u003c") if escapes else text,
+            headers={"content-type": "application/json"},
+        )
+        assert answer.status_code == 200, answer.text
+        return answer.json()
 
     length = len(kv_client.tokenize(minutes))
     first = ask("You help.", SEPARATOR)
     assert first["choices"][0]["meta_info"]["hive"]["kv"] == counts(missing=length)
     placed = ask("You answer.", SEPARATOR, corrector="recompute-all")
     assert placed["choices"][0]["meta_info"]["hive"]["kv"]["recomputed"] == length
+    escaped = ask("You listen.", SEPARATOR, escapes=True, corrector="recompute-all")
+    assert escaped["choices"][0]["meta_info"]["hive"]["kv"]["recomputed"] == length
     plain = ask("You answer.", "")
     assert placed["choices"][0]["message"]["content"] == plain["choices"][0]["message"]["content"]
     assert placed["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"]
