@@ -40,6 +40,7 @@ def tiny(role: str, out: Path, *options: str) -> dict[str, Any]:
     return metrics
 
 
+@pytest.mark.long
 def test_a_tiny_training_from_the_command_line(tmp_path: Path) -> None:
     out = tmp_path / "valuer"
     metrics = tiny("valuer", out)

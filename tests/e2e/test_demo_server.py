@@ -22,6 +22,8 @@ def start(out: Path, *flags: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
         cwd=ROOT,
+        # Where the tests run in the background, the shell has SIGINT ignored, and so would the demo.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
