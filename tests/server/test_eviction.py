@@ -100,7 +100,7 @@ def prompt(seed: int, length: int) -> list[int]:
     return [chance.randrange(1000, VOCABULARY) for _ in range(length)]
 
 
-@pytest.fixture(scope="module", params=["density", "paper"])
+@pytest.fixture(scope="module", params=["density", pytest.param("paper", marks=pytest.mark.long)])
 def crowded(
     request: pytest.FixtureRequest, launch_server: Callable[..., ServerProcess]
 ) -> Iterator[Eviction]:
