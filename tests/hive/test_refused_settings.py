@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hive.refused_settings import SEGMENTS_RELEASE, refusal, segments_refusal
+from tests.hive.kv_segments.server_arguments import segments_arguments
 
 
 def arguments(**changed: Any) -> Any:
@@ -38,24 +39,6 @@ def test_what_passes_the_door_is_refused_by_name(
     sentence = refusal(arguments(**changed), environment)
     assert sentence is not None
     assert sentence.startswith(named)
-
-
-def segments_arguments(**changed: Any) -> Any:
-    """Arguments of a server that can have a store, but for those that are changed."""
-    plain: dict[str, Any] = {
-        "kv_cache_dtype": "auto",
-        "speculative_algorithm": None,
-        "page_size": 1,
-        "tp_size": 1,
-        "dp_size": 1,
-        "pp_size": 1,
-        "disaggregation_mode": "null",
-        "disable_radix_cache": False,
-        "enable_hierarchical_cache": False,
-        "radix_cache_backend": None,
-        "enable_streaming_session": False,
-    }
-    return SimpleNamespace(**{**plain, **changed})
 
 
 @pytest.mark.parametrize("changed", [{}, {"page_size": None}, {"kv_cache_dtype": "bfloat16"}], ids=str)

@@ -24,6 +24,7 @@ from hive.kv_segments.request import Keep, KvRequest
 from hive.server_args import HiveServerArgs
 from sglang_patches.kv_segments import UnsupportedServer, build_cache, require, start
 from sglang_patches.kv_state import state_of
+from tests.hive.kv_segments.server_arguments import segments_arguments
 from tests.sglang_patches.segmented_pool import SegmentedPool, SegmentedRequest
 from tests.sglang_patches.test_segmented_cache import SHARED, call, declared, text
 
@@ -31,22 +32,8 @@ from tests.sglang_patches.test_segmented_cache import SHARED, call, declared, te
 
 
 def server_args(prefill: str = "triton", decode: str = "triton", **changed: Any) -> Any:
-    """Arguments of a server that can have a store, but for those that are changed."""
-    plain: dict[str, Any] = {
-        "get_attention_backends": lambda: (prefill, decode),
-        "kv_cache_dtype": "auto",
-        "speculative_algorithm": None,
-        "page_size": 1,
-        "tp_size": 1,
-        "dp_size": 1,
-        "pp_size": 1,
-        "disaggregation_mode": "null",
-        "disable_radix_cache": False,
-        "enable_hierarchical_cache": False,
-        "radix_cache_backend": None,
-        "enable_streaming_session": False,
-    }
-    return SimpleNamespace(**{**plain, **changed})
+    """Arguments of a server that can have a store, with these attention backends."""
+    return segments_arguments(get_attention_backends=lambda: (prefill, decode), **changed)
 
 
 def model_config(**changed: Any) -> Any:
