@@ -2,8 +2,9 @@
 
 ``speed``: Tree of Thoughts, parallel and iterative debate, choreographed (messages keep the KV that they were made
 with) and as prompts that are put together from texts: with exact radix caching (``baseline``, on the same server;
-``stock``, the same on stock SGLang) and without any cache (``naive``). Arms take turns on each problem, each from cold
-caches, and all decode as many tokens. Texts are real ones, or, with ``--random-tokens`` for a model's geometry without
+``stock``, the same on stock SGLang; ``warm``, the same where every prompt was sent before, which is what reuse of exact
+prefixes could reach) and without any cache (``naive``). Arms take turns on each problem, each from cold caches, and all
+decode as many tokens. Texts are real ones, or, with ``--random-tokens`` for a model's geometry without
 weights, random ids of given lengths. The defaults of those are meant to be like the MATH problems of the paper: system
 prompts of 200 tokens, problems of 150, solutions of 300 to 500. They are our guess.
 
@@ -30,7 +31,7 @@ import httpx
 import torch
 from rich.console import Console
 
-from bench.kv_segments.arms import ARM_NAMES
+from bench.kv_segments.arms import ARM_NAMES, USUAL_ARMS
 from bench.kv_segments.client import Client
 from bench.kv_segments.distributions import head_of
 from bench.kv_segments.encoding import Encoding, RandomTokens, RealText
@@ -102,8 +103,8 @@ def _parser() -> argparse.ArgumentParser:
         "--arms",
         choices=ARM_NAMES,
         nargs="+",
-        default=[arm for arm in ARM_NAMES if arm != "stock"],
-        help="(default: all but stock, which needs a server of its own)",
+        default=list(USUAL_ARMS),
+        help="(default: all but warm, which is a bound, and stock, which needs a server of its own)",
     )
     speed.add_argument(
         "--correct",

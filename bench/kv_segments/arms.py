@@ -1,7 +1,7 @@
 """The arms: the calls of a workflow as Hive's choreography, or as prompts that are put together from texts.
 
 The paper's section 3.1: its baseline concatenates the parents' texts and relies on prefix caching; the naive
-implementation has no cache at all.
+implementation has no cache at all.  ``warm`` is no way to work, but a bound: what reuse of exact prefixes could reach.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import Any, Literal, cast, get_args
 from bench.kv_segments.client import KV, Client, Streamed, kv_of
 from bench.kv_segments.encoding import Encoding
 
-ArmName = Literal["choreographed", "baseline", "naive", "stock"]
+ArmName = Literal["choreographed", "baseline", "naive", "warm", "stock"]
 ARM_NAMES: tuple[ArmName, ...] = get_args(ArmName)
 """``stock`` is the baseline on SGLang as it comes; the other arms share one Hive server with KV segments."""
+USUAL_ARMS: tuple[ArmName, ...] = ("choreographed", "baseline", "naive")
 
 Corrector = str | dict[str, Any]
 """As the server reads it."""
@@ -67,11 +68,18 @@ class Arm:
     client: Client
     encoding: Encoding
     calls: list[Call] = field(default_factory=list)
+    beside_s: float = 0.0
+    """Time that the workflow took and that is not its own."""
+    _asked: list[tuple[dict[str, Any], asyncio.Future[Streamed]]] = field(default_factory=list)
+    """Decodes that were asked for in this turn of the loop."""
+    _sending: asyncio.Task[None] | None = None
+    """Kept, or the loop might forget it."""
 
     async def begin(self) -> None:
         """Start a workflow from cold caches."""
         await self.client.flush()
         self.calls = []
+        self.beside_s = 0.0
 
     async def end(self) -> None:
         """Give back what the workflow left on the server."""
@@ -97,6 +105,32 @@ class Arm:
             )
         )
 
+    async def _sent_together(self, body: dict[str, Any]) -> Streamed:
+        """The answer to a decode, which is sent with all others that the program asks for at once."""
+        waiting = asyncio.get_running_loop().create_future()
+        self._asked.append((body, waiting))
+        if len(self._asked) == 1:
+            self._sending = asyncio.create_task(self._send())
+        return cast(Streamed, await waiting)
+
+    async def _send(self) -> None:
+        # The calls of one `gather` begin in one turn of the loop, before this task has its own.
+        asked, self._asked = self._asked, []
+        try:
+            answers = await self._send_all([body for body, _ in asked])
+        except BaseException as error:
+            for _, waiting in asked:
+                if not waiting.done():
+                    waiting.set_exception(error)
+            return
+        for (_, waiting), answer in zip(asked, answers, strict=True):
+            if not waiting.done():
+                waiting.set_result(answer)
+
+    async def _send_all(self, bodies: Sequence[dict[str, Any]]) -> list[Streamed]:
+        """The answers to decodes that were asked for at once, by arms that care."""
+        raise NotImplementedError
+
 
 @dataclass
 class Choreographed(Arm):
@@ -104,10 +138,6 @@ class Choreographed(Arm):
 
     corrector: Corrector = "none"
     session: str = ""
-    _asked: list[tuple[dict[str, Any], asyncio.Future[Streamed]]] = field(default_factory=list)
-    """Decodes that were asked for in this turn of the loop."""
-    _sending: asyncio.Task[None] | None = None
-    """Kept, or the loop might forget it."""
 
     async def begin(self) -> None:
         await super().begin()
@@ -150,36 +180,15 @@ class Choreographed(Arm):
             "corrector": self.corrector,
             **_arrangement(parents, offsets, new_offset),
         }
-        answer = await self._decoded(body)
+        # Parallel calls are a list: the API has it for them.
+        answer = await self._sent_together(body)
         self._note(name, answer, kv_of(answer.body.get("kv")))
         return Made(answer.body.get("text") or "", id=answer.body["id"])
 
-    async def _decoded(self, body: dict[str, Any]) -> Streamed:
-        """The answer to a decode; those that a program asks for at once are sent as one list, which is what the API
-        has for parallel calls."""
-        waiting = asyncio.get_running_loop().create_future()
-        self._asked.append((body, waiting))
-        if len(self._asked) == 1:
-            self._sending = asyncio.create_task(self._send())
-        return cast(Streamed, await waiting)
-
-    async def _send(self) -> None:
-        # The calls of one `gather` begin in one turn of the loop, before this task has its own.
-        asked, self._asked = self._asked, []
-        bodies = [body for body, _ in asked]
-        try:
-            if len(asked) == 1:
-                answers = [await self.client.stream("/hive/decode", bodies[0], self._headers)]
-            else:
-                answers = await self.client.stream_all("/hive/decode", bodies, self._headers)
-        except BaseException as error:
-            for _, waiting in asked:
-                if not waiting.done():
-                    waiting.set_exception(error)
-            return
-        for (_, waiting), answer in zip(asked, answers, strict=True):
-            if not waiting.done():
-                waiting.set_result(answer)
+    async def _send_all(self, bodies: Sequence[dict[str, Any]]) -> list[Streamed]:
+        if len(bodies) == 1:
+            return [await self.client.stream("/hive/decode", bodies[0], self._headers)]
+        return await self.client.stream_all("/hive/decode", bodies, self._headers)
 
     @property
     def _headers(self) -> dict[str, str]:
@@ -225,12 +234,36 @@ class Concatenated(Arm):
         if not self.cached:
             # Nobody else has this key, so nothing in the radix tree is found.
             body["extra_key"] = uuid.uuid4().hex
-        answer = await self.client.stream("/generate", body)
+        answer = await self._answered(body)
         # A header that the tree has, too, is no part of the context.
         exact = min(answer.body["meta_info"]["cached_tokens"], len(context))
         self._note(name, answer, KV(exact=exact, missing=len(context) - exact))
         generated = answer.body["output_ids"]
         return Made(answer.body.get("text") or "", (*begin, *generated))
+
+    async def _answered(self, body: dict[str, Any]) -> Streamed:
+        return await self.client.stream("/generate", body)
+
+
+@dataclass
+class Warm(Concatenated):
+    """The baseline where the radix tree has every prompt already: each is sent once before it counts.
+
+    Nothing is left to compute then but a token for each call.
+    """
+
+    async def _answered(self, body: dict[str, Any]) -> Streamed:
+        return await self._sent_together(body)
+
+    async def _send_all(self, bodies: Sequence[dict[str, Any]]) -> list[Streamed]:
+        began = time.perf_counter()
+        once = {"max_new_tokens": 1, "temperature": 0}
+        await self._each([{**body, "sampling_params": once} for body in bodies])
+        self.beside_s += time.perf_counter() - began
+        return await self._each(bodies)
+
+    async def _each(self, bodies: Sequence[dict[str, Any]]) -> list[Streamed]:
+        return await asyncio.gather(*(self.client.stream("/generate", body) for body in bodies))
 
 
 def _arrangement(

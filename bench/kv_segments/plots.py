@@ -16,7 +16,9 @@ from bench.kv_segments.arms import ARM_NAMES
 from bench.kv_segments.quality import CONTEXTS
 from bench.kv_segments.report import GOAL_KL, GOAL_RECOMPUTED, GOAL_TTFT, Report, Row
 
-COLOURS: dict[str, str] = dict(zip(ARM_NAMES, ("#2ca02c", "#1f77b4", "#7f7f7f", "#d62728"), strict=True))
+COLOURS: dict[str, str] = dict(
+    zip(ARM_NAMES, ("#2ca02c", "#1f77b4", "#7f7f7f", "#ff7f0e", "#d62728"), strict=True)
+)
 MARKS: dict[str | None, str] = dict(zip(CONTEXTS, ("o", "s", "^"), strict=True))
 PALETTE = ("#1f77b4", "#ff7f0e", "#2ca02c", "#9467bd", "#8c564b")
 

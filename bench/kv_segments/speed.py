@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import httpx
 from rich.console import Console
 
-from bench.kv_segments.arms import ArmName, Call, Choreographed, Concatenated, Corrector
+from bench.kv_segments.arms import ArmName, Call, Choreographed, Concatenated, Corrector, Warm
 from bench.kv_segments.client import Client
 from bench.kv_segments.encoding import Encoding
 from bench.kv_segments.problems import problems
@@ -92,6 +92,8 @@ def contestants(
                 Contestant(arm, name, _choreographed(client, encoding, corrector))
                 for name, corrector in correctors.items()
             ]
+        elif arm == "warm":
+            found.append(Contestant(arm, None, _warm(client, encoding)))
         else:
             found.append(Contestant(arm, None, _concatenated(client, encoding, arm != "naive")))
     return found
@@ -103,6 +105,10 @@ def _choreographed(client: Client, encoding: Encoding, corrector: Corrector) -> 
 
 def _concatenated(client: Client, encoding: Encoding, cached: bool) -> Callable[[], Concatenated]:
     return lambda: Concatenated(client, encoding, cached=cached)
+
+
+def _warm(client: Client, encoding: Encoding) -> Callable[[], Warm]:
+    return lambda: Warm(client, encoding)
 
 
 async def workflow(
@@ -194,7 +200,7 @@ class SpeedSession:
         try:
             began = time.perf_counter()
             await workflow(io, workload, text, self.settings, length, seed)
-            took = time.perf_counter() - began
+            took = time.perf_counter() - began - io.beside_s
         except (BenchError, httpx.HTTPError):
             # What went wrong first is what counts.
             with contextlib.suppress(BenchError, httpx.HTTPError):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from bench.kv_segments.arms import Choreographed, Concatenated
+from bench.kv_segments.arms import Choreographed, Concatenated, Warm
 from bench.kv_segments.client import KV, Client, kv_of
 from bench.kv_segments.encoding import FIRST_ID, RandomTokens, RealText
 from bench.kv_segments.workflows import iterative_debate, parallel_debate, tree_of_thoughts
@@ -87,6 +89,25 @@ async def test_without_a_cache_no_prompt_finds_another() -> None:
     assert all(call.kv.exact == 0 and call.kv.missing > 0 for call in io.calls)
 
 
+async def test_the_bound_has_every_prompt_cached_before_it_counts() -> None:
+    stand_in = StandIn()
+    async with stand_in.server as server, Client(server.url) as client:
+        io = Warm(client, LENGTHS)
+        await io.begin()
+        began = time.perf_counter()
+        await parallel_debate(io, "How many?", rounds=2, max_tokens=6)
+        took = time.perf_counter() - began
+        bodies = [request.body for request in server.asked("/generate")]
+    # Three agents at a time: all of their prompts are there before the first call that counts.
+    rounds = [bodies[at : at + 6] for at in (0, 6)]
+    for asked in rounds:
+        assert [body["sampling_params"]["max_new_tokens"] for body in asked] == [1] * 3 + [6] * 3
+        assert [body["input_ids"] for body in asked[:3]] == [body["input_ids"] for body in asked[3:]]
+    assert len(io.calls) == 6
+    assert all(call.kv.missing == 0 and call.kv.exact > 0 for call in io.calls)
+    assert 0.0 < io.beside_s < took
+
+
 async def test_arms_decode_equally_much_from_contexts_of_one_length() -> None:
     stand_in = StandIn()
     totals = set()
@@ -95,6 +116,7 @@ async def test_arms_decode_equally_much_from_contexts_of_one_length() -> None:
             Choreographed(client, LENGTHS),
             Concatenated(client, LENGTHS),
             Concatenated(client, LENGTHS, cached=False),
+            Warm(client, LENGTHS),
         ):
             await io.begin()
             await parallel_debate(io, "How many?", max_tokens=6)

@@ -61,7 +61,7 @@ def test_a_report(url: str, model: Path, tmp_path: Path, capsys: pytest.CaptureF
     path = tmp_path / "deep" / "report.json"
     wanted = ("--correct", "none", "first-k", "--correctors", "none", "first-k", "recompute-all")
     running = ("--hive-url", url, "--stock-url", f"{url}/", "--model-path", str(model))
-    arms = ("--arms", "choreographed", "baseline", "naive", "stock")
+    arms = ("--arms", "choreographed", "baseline", "naive", "warm", "stock")
     bench.main(["--json", str(path), *SMALL, *wanted, *running, *arms])
     text = path.read_text()
     report = Report.model_validate_json(text)
@@ -81,9 +81,10 @@ def test_a_report(url: str, model: Path, tmp_path: Path, capsys: pytest.CaptureF
         ("choreographed", "first-k"),
         ("baseline", None),
         ("naive", None),
+        ("warm", None),
         ("stock", None),
     ]
-    assert [row.workload for row in speed[::5]] == ["tot", "parallel", "iterative"]
+    assert [row.workload for row in speed[::6]] == ["tot", "parallel", "iterative"]
     assert all(row.ttft_ratio and row.e2e_ratio and row.kl_mean is None for row in speed)
     assert len(report.rows) == len(speed) + 2 + 3 * 3
     rows = json.loads(text)["rows"]
