@@ -63,10 +63,10 @@ def counts(exact: int = 0, placed: int = 0, recomputed: int = 0, missing: int = 
 class KvClient:
     """A server that keeps segments; its methods may be called from many threads."""
 
-    def __init__(self, server: ServerProcess) -> None:
+    def __init__(self, server: ServerProcess, key: str | None = None) -> None:
         self.server = server
         # Replayed sampling would hide what KV it is from.
-        headers = {"x-hive-replay": "off"}
+        headers = {"x-hive-replay": "off", **({"authorization": f"Bearer {key}"} if key else {})}
         self.http = httpx.Client(base_url=server.url, timeout=120, headers=headers, trust_env=False)
 
     def post(self, path: str, body: dict[str, Any], **tags: str) -> Any:
@@ -91,13 +91,21 @@ class KvClient:
             )
 
     def generate(
-        self, ids: Sequence[int], segments: dict[str, Any] | None = None, new: int = 5, **tags: str
+        self,
+        ids: Sequence[int],
+        segments: dict[str, Any] | None = None,
+        new: int = 5,
+        *,
+        adapter: str | None = None,
+        **tags: str,
     ) -> Answer:
         """The likeliest output."""
         params: dict[str, Any] = {"max_new_tokens": new, "temperature": 0, "ignore_eos": True}
         if segments is not None:
             params["custom_params"] = {"hive_segments": segments}
         body = {"input_ids": list(ids), "return_logprob": True, "top_logprobs_num": LOGPROBS}
+        if adapter is not None:
+            body["lora_path"] = adapter
         return Answer(self.post("/generate", {**body, "sampling_params": params}, **tags))
 
     def prefill(self, ids: Sequence[int], *parents: str, **fields: Any) -> dict[str, Any]:

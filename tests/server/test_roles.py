@@ -1,9 +1,10 @@
-"""LoRA adapters behind one server: the embedded model's roles, side by side, with the Logits Cache."""
+"""LoRA adapters behind one server: the embedded model's roles, side by side, with the Logits Cache and KV segments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from bench.game24.puzzles import puzzles
 from bench.game24.rules import apply_step, numbers_of, parse_step, step_regex
 from hive.roles import ROLES
 from hive.server_process import ServerProcess
+from tests.server.kv_client import KvClient, counts, span, tokens
 from tests.server.replay_client import KEY, Ask, ReplayClient
 
 pytestmark = pytest.mark.server
@@ -28,13 +30,32 @@ STEPS = [
 WORTH = {"regex": "|".join(prompts.WORTH), "max_new_tokens": 4, "temperature": 0.0}
 
 
+ADAPTERS = (None, *ROLES)
+FIRST, SECOND, THIRD, HEADER = tokens(301, 40), tokens(302, 30), tokens(303, 25), tokens(304, 6)
+"""What agents say to each other."""
+
+
 @pytest.fixture(scope="module")
-def roles(launch_server: Callable[..., ServerProcess]) -> Iterator[ReplayClient]:
-    server = launch_server("--hive-roles", "--dtype", "float32", "--api-key", KEY)
+def server(launch_server: Callable[..., ServerProcess]) -> Iterator[ServerProcess]:
+    server = launch_server("--hive-roles", "--hive-kv-segments", "--dtype", "float32", "--api-key", KEY)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def roles(server: ServerProcess) -> Iterator[ReplayClient]:
     client = ReplayClient(server.url)
     yield client
     client.http.close()
-    server.stop()
+
+
+@pytest.fixture(scope="module")
+def kv(server: ServerProcess) -> Iterator[KvClient]:
+    client = KvClient(server, KEY)
+    client.flush()
+    yield client
+    client.assert_sound()
+    client.http.close()
 
 
 def test_the_proposer_writes_legal_steps_and_its_samples_are_replayed(roles: ReplayClient) -> None:
@@ -76,7 +97,7 @@ def test_what_one_adapter_would_say_is_never_replayed_for_another(roles: ReplayC
 def test_requests_for_all_adapters_share_batches(roles: ReplayClient) -> None:
     asks = [
         Ask(f"Value of {number} 3 8: ", {"temperature": 0.0}, {"lora_path": adapter} if adapter else {})
-        for number in (1, 2, 5)
+        for number in (1, 5)
         for adapter in (None, *ROLES)
     ]
     alone = [roles.generate(ask, "off") for ask in asks]
@@ -91,3 +112,55 @@ def test_an_adapter_that_is_not_served_is_named(roles: ReplayClient) -> None:
     assert answer.status_code == 400
     assert "cook" in answer.text
     assert roles.http.get("/health").status_code == 200
+
+
+# Segments of adapters.
+
+
+def of(adapter: str | None) -> dict[str, Any]:
+    """The field of a call."""
+    return {"lora_path": adapter} if adapter else {}
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_a_chain_of_messages_is_what_its_adapter_would_say(kv: KvClient, adapter: str | None) -> None:
+    made: list[str] = []
+    for own in (FIRST, SECOND):
+        made.append(kv.prefill(own, *made, **of(adapter))["id"])
+    said = kv.decode(HEADER, *made, **of(adapter))
+    assert said["kv"] == counts(placed=70)
+    assert said["output_ids"] == kv.generate([*FIRST, *SECOND, *HEADER], new=8, adapter=adapter).ids
+
+
+def test_an_encoding_is_of_one_adapter(kv: KvClient) -> None:
+    spans = {"spans": [span(10, 40)], "corrector": "none"}
+    for adapter in ADAPTERS:
+        produced = kv.generate([*tokens(305, 10), *SECOND, 5], spans, new=1, adapter=adapter)
+        assert produced.kv == counts(missing=30), "what another adapter computed was found"
+    for adapter in ADAPTERS:
+        placed = kv.generate([*tokens(306, 10), *SECOND, 5], spans, new=1, adapter=adapter)
+        assert placed.kv == counts(placed=30)
+
+
+@pytest.mark.parametrize("corrector", ["recompute-all", {"kind": "blend", "share": 1.0}], ids=str)
+def test_rows_that_are_computed_again_go_through_their_adapters(kv: KvClient, corrector: Any) -> None:
+    """One batch of virtual rows, of calls for all adapters, on messages that another adapter has made."""
+    first, second, third = (kv.prefill(own, **of("proposer"))["id"] for own in (FIRST, SECOND, THIRD))
+    calls = [
+        {
+            "header_tokens": HEADER,
+            "parents": [third, first, second],
+            "offsets": [0, 25, 65],
+            "sampling_params": {"max_new_tokens": 8, "temperature": 0, "ignore_eos": True},
+            "corrector": corrector,
+            **of(adapter),
+        }
+        for adapter in ADAPTERS
+    ]
+    said = kv.post("/hive/decode", {"calls": calls})["results"]
+    for adapter, message in zip(ADAPTERS, said, strict=True):
+        again = counts(recomputed=95) if adapter == "proposer" else counts(missing=95)
+        assert message["kv"] == again
+        exact = kv.generate([*THIRD, *FIRST, *SECOND, *HEADER], new=8, adapter=adapter)
+        assert message["output_ids"] == exact.ids
+    assert len({tuple(message["output_ids"]) for message in said}) > 1
