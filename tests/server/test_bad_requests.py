@@ -107,6 +107,7 @@ def test_a_client_that_goes_away_ends_its_request(client: httpx.Client) -> None:
     assert client.post("/generate", json=small).is_success
 
 
+@pytest.mark.long
 def test_stock_sglang_dies_of_one_of_them(launch_server: Any) -> None:
     model = str(ensure_embedded_model())
     stock = launch_server(
