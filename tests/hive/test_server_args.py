@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from itertools import pairwise
+from typing import Any
 
 import pytest
+import torch
 
 from hive.agents.window import WindowSettings
 from hive.launch_server import cpu_defaults, split_args
@@ -128,6 +131,24 @@ def test_cpu_defaults_give_way_to_what_was_asked_for() -> None:
     assert "--max-total-tokens" not in flags
     assert "--device" not in flags
     assert flags[flags.index("--attention-backend") + 1] == "torch_native"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "wanted"),
+    [
+        ({"avx2": True, "avx512_bf16": False, "amx_bf16": False}, ["float32"]),
+        ({"avx2": True, "avx512_bf16": True}, []),
+        ({"architecture": "aarch64", "bf16": True}, []),
+        ({}, ["float32"]),
+    ],
+)
+def test_a_cpu_without_bfloat16_is_not_asked_for_it(
+    capabilities: dict[str, Any], wanted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    flags = cpu_defaults([])
+    assert [value for flag, value in pairwise(flags) if flag == "--dtype"] == wanted
+    assert "--dtype" not in cpu_defaults(["--dtype", "bfloat16"])
 
 
 def test_origins_are_a_list() -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -16,6 +17,8 @@ import pytest
 
 KEY = "sesame"
 """API key of the server that answers exactly."""
+
+SUBJECTS = ["sea", "sky", "moon", "city", "fox", "king", "clock", "bread"]
 
 PROMPTS = ["The capital of France is", "Once upon a time there was a", "2 + 2 ="]
 
@@ -166,3 +169,8 @@ class ReplayClient:
         while (answer := self.http.post("/flush_cache")).status_code != 200:
             assert time.monotonic() < end, answer.text
             time.sleep(0.05)
+
+
+def all_at_once(client: ReplayClient, asks: Sequence[Ask], replay: str, at_once: int = 8) -> list[Answer]:
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(lambda ask: client.generate(ask, replay), asks))
