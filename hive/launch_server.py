@@ -47,8 +47,8 @@ def cpu_defaults(argv: Sequence[str]) -> list[str]:
 def _has_bfloat16() -> bool:
     """Whether this CPU computes in bfloat16.
 
-    One that does not converts what it multiplies: with 64 tokens a layer of the embedded model's size takes five times as
-    long as in float32, with eight three times (measured with AVX2).
+    One that does not converts what it multiplies: with 64 tokens a layer of the embedded model's size takes five times
+    as long as in float32, with eight three times (measured with AVX2).
     """
     import torch
 
