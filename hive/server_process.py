@@ -17,6 +17,9 @@ from pathlib import Path
 # Kills the server's process group when this process has gone without stop(): the end of its standard input says so.
 _REAPER = 'read -r _ || kill -KILL "-$1"'
 
+_KILLED_END_S = 5.0
+"""The longest that killed processes are waited for."""
+
 # http_proxy must not come between this process and a server on loopback.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -117,4 +120,13 @@ class ServerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+            self._await_killed()
             self._reaper.communicate(b"\n")
+
+    def _await_killed(self) -> None:
+        # The server's children end when they are next given a core, and hold their memory until then.
+        end = time.monotonic() + _KILLED_END_S
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            while time.monotonic() < end:
+                os.killpg(self.process.pid, 0)
+                time.sleep(0.01)

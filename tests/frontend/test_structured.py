@@ -41,6 +41,14 @@ class Point:
     x: float
 
 
+@dataclass
+class Square:
+    """Bounded: a number that a model draws digit by digit need not end."""
+
+    rank: Annotated[int, Field(ge=1, le=8)]
+    file: Annotated[int, Field(ge=1, le=8)]
+
+
 class Size(TypedDict):
     width: int
 
@@ -110,7 +118,7 @@ def test_an_answer_that_was_cut_off() -> None:
 
 async def test_a_real_server_answers_with_an_instance(server: Any) -> None:
     client = HttpClient(server.url)
-    types: list[Any] = [Plan, list[Annotated[int, Field(ge=10, le=20)]], Mood, Point]
+    types: list[Any] = [Plan, list[Annotated[int, Field(ge=10, le=20)]], Mood, Square]
     for number, model in enumerate(types):
         sampling = Sampling(max_tokens=160, temperature=0.7, json_schema=schema_of(model))
         messages = (Message("user", "Plan a walk in the rain, in JSON."),)

@@ -117,7 +117,7 @@ def test_children_end_with_a_server_that_does_not_listen(
     assert alive(child)
     server.stop(grace=0.2)
     assert server.process.returncode == -signal.SIGKILL
-    assert eventually(lambda: not alive(child))
+    assert not alive(child)
 
 
 def test_nothing_survives_the_death_of_the_one_who_started_it(tmp_path: Path) -> None:
