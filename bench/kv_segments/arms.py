@@ -20,6 +20,7 @@ ArmName = Literal["choreographed", "baseline", "naive", "warm", "stock"]
 ARM_NAMES: tuple[ArmName, ...] = get_args(ArmName)
 """``stock`` is the baseline on SGLang as it comes; the other arms share one Hive server with KV segments."""
 USUAL_ARMS: tuple[ArmName, ...] = ("choreographed", "baseline", "naive")
+"""What runs where no arms are named."""
 
 Corrector = str | dict[str, Any]
 """As the server reads it."""

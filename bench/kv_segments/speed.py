@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, get_args
 
 import httpx
@@ -89,26 +90,16 @@ def contestants(
             continue
         if arm == "choreographed":
             found += [
-                Contestant(arm, name, _choreographed(client, encoding, corrector))
+                Contestant(arm, name, partial(Choreographed, client, encoding, corrector=corrector))
                 for name, corrector in correctors.items()
             ]
         elif arm == "warm":
-            found.append(Contestant(arm, None, _warm(client, encoding)))
+            found.append(Contestant(arm, None, partial(Warm, client, encoding)))
         else:
-            found.append(Contestant(arm, None, _concatenated(client, encoding, arm != "naive")))
+            found.append(
+                Contestant(arm, None, partial(Concatenated, client, encoding, cached=arm != "naive"))
+            )
     return found
-
-
-def _choreographed(client: Client, encoding: Encoding, corrector: Corrector) -> Callable[[], Choreographed]:
-    return lambda: Choreographed(client, encoding, corrector=corrector)
-
-
-def _concatenated(client: Client, encoding: Encoding, cached: bool) -> Callable[[], Concatenated]:
-    return lambda: Concatenated(client, encoding, cached=cached)
-
-
-def _warm(client: Client, encoding: Encoding) -> Callable[[], Warm]:
-    return lambda: Warm(client, encoding)
 
 
 async def workflow(

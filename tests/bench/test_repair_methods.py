@@ -304,13 +304,13 @@ async def test_long_sessions_have_as_many_rounds_as_they_are_said_to() -> None:
 @pytest.mark.server
 def test_the_command_on_the_real_server(server: ServerProcess, tmp_path: Path) -> None:
     report, trace = tmp_path / "report.json", tmp_path / "trace.json.xz"
-    options = ["--url", server.url, "--methods", "best_of_n", "--branching", "1", "--rounds", "1"]
+    options = ["--url", server.url, "--methods", "best_of_n", "--branching", "2", "--rounds", "1"]
     command.main(["--json", str(report), *options, "--bugs", "1", "--lots", "3", "--trace", str(trace)])
     content = json.loads(report.read_text())
     model, lots = content["rows"]
-    assert (model["method"], model["tasks"], model["patches"]) == ("best_of_n", 1, 1)
-    assert (lots["method"], lots["search"], lots["tasks"], lots["patches"]) == ("random", "best_of_n", 3, 3)
-    assert model["patches_allowed"] == lots["patches_allowed"] == 1
+    assert (model["method"], model["tasks"], model["patches"]) == ("best_of_n", 1, 2)
+    assert (lots["method"], lots["search"], lots["tasks"], lots["patches"]) == ("random", "best_of_n", 3, 6)
+    assert model["patches_allowed"] == lots["patches_allowed"] == 2
     assert {"Decision", "Patcher"} <= set(model["agents"])
     assert model["tokens_generated"] > 0
     requests = load_trace(trace).requests

@@ -139,7 +139,7 @@ def replayed() -> Iterator[list[int]]:
     assert sum(counts) > 3 * len(counts)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(drawn=_asks())
 def test_any_mix_of_features_is_exact(
     exact: ReplayClient, prompts: list[list[int]], replayed: list[int], drawn: tuple[int, Ask]

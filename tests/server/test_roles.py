@@ -35,23 +35,28 @@ FIRST, SECOND, THIRD, HEADER = tokens(301, 40), tokens(302, 30), tokens(303, 25)
 """What agents say to each other."""
 
 
+def of(adapter: str | None) -> dict[str, Any]:
+    """The field of a request."""
+    return {"lora_path": adapter} if adapter else {}
+
+
 @pytest.fixture(scope="module")
-def server(launch_server: Callable[..., ServerProcess]) -> Iterator[ServerProcess]:
+def roles_server(launch_server: Callable[..., ServerProcess]) -> Iterator[ServerProcess]:
     server = launch_server("--hive-roles", "--hive-kv-segments", "--dtype", "float32", "--api-key", KEY)
     yield server
     server.stop()
 
 
 @pytest.fixture(scope="module")
-def roles(server: ServerProcess) -> Iterator[ReplayClient]:
-    client = ReplayClient(server.url)
+def roles(roles_server: ServerProcess) -> Iterator[ReplayClient]:
+    client = ReplayClient(roles_server.url)
     yield client
     client.http.close()
 
 
 @pytest.fixture(scope="module")
-def kv(server: ServerProcess) -> Iterator[KvClient]:
-    client = KvClient(server, KEY)
+def kv(roles_server: ServerProcess) -> Iterator[KvClient]:
+    client = KvClient(roles_server, KEY)
     client.flush()
     yield client
     client.assert_sound()
@@ -86,7 +91,7 @@ def test_the_valuer_tells_what_reaches_24_from_what_does_not(roles: ReplayClient
 def test_what_one_adapter_would_say_is_never_replayed_for_another(roles: ReplayClient) -> None:
     said = {}
     for adapter in (None, *ROLES):
-        ask = Ask("Step from 4 4 6 8: ", {"temperature": 0.0}, {"lora_path": adapter} if adapter else {})
+        ask = Ask("Step from 4 4 6 8: ", {"temperature": 0.0}, of(adapter))
         plain, first = (roles.generate(ask, policy) for policy in ("off", "stepwise"))
         first.assert_same(plain)
         assert first.replayed == 0
@@ -96,8 +101,8 @@ def test_what_one_adapter_would_say_is_never_replayed_for_another(roles: ReplayC
 
 def test_requests_for_all_adapters_share_batches(roles: ReplayClient) -> None:
     asks = [
-        Ask(f"Value of {number} 3 8: ", {"temperature": 0.0}, {"lora_path": adapter} if adapter else {})
-        for number in (1, 5)
+        Ask(f"Value of {number} 3 8: ", {"temperature": 0.0}, of(adapter))
+        for number in (1, 2, 5)
         for adapter in (None, *ROLES)
     ]
     alone = [roles.generate(ask, "off") for ask in asks]
@@ -115,11 +120,6 @@ def test_an_adapter_that_is_not_served_is_named(roles: ReplayClient) -> None:
 
 
 # Segments of adapters.
-
-
-def of(adapter: str | None) -> dict[str, Any]:
-    """The field of a call."""
-    return {"lora_path": adapter} if adapter else {}
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)

@@ -112,8 +112,22 @@ def test_a_hierarchical_cache_on_a_cpu_is_refused_in_one_sentence() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_what_would_serve_past_the_door_ends_the_start() -> None:
-    """One of the settings that :mod:`tests.hive.test_refused_settings` goes through."""
-    ended = launch(DUMPER_SERVER_PORT="reuse")
+@pytest.mark.parametrize(
+    ("flags", "environment", "words"),
+    [
+        pytest.param(
+            ("--smg-grpc-mode",), {}, "hive: --smg-grpc-mode serves gRPC alone", marks=pytest.mark.long
+        ),
+        pytest.param(
+            *(("--tokenizer-worker-num", "2"), {}, "hive: --tokenizer-worker-num must be 1"),
+            marks=pytest.mark.long,
+        ),
+        ((), {"DUMPER_SERVER_PORT": "reuse"}, "hive: DUMPER_SERVER_PORT=reuse adds a route"),
+    ],
+)
+def test_what_would_serve_past_the_door_ends_the_start(
+    flags: tuple[str, ...], environment: dict[str, str], words: str
+) -> None:
+    ended = launch(*flags, **environment)
     assert ended.returncode == 1
-    assert "hive: DUMPER_SERVER_PORT=reuse adds a route" in ended.stderr.splitlines()[-1]
+    assert words in ended.stderr.splitlines()[-1]
