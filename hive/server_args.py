@@ -158,6 +158,12 @@ class HiveServerArgs:
         type=int,
         metavar="N",
     )
+    decode_rows: Literal["auto", "on", "off"] = _flag(
+        "auto",
+        "Compute prefills of few tokens as rows of a decode step, together with the running batch: 'auto', where there "
+        "are CUDA graphs for decode steps; 'on', everywhere; 'off', as SGLang does (default: auto).",
+        choices=("auto", "on", "off"),
+    )
     kv_segments: bool = _flag(
         False,
         "Keep the KV of declared segments and of messages (/hive/prefill, /hive/decode), and place it behind any "

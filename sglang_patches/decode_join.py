@@ -11,20 +11,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from sglang_patches.mixed_step import mix
 from sglang_patches.releases import current
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
     from sglang.srt.managers.scheduler import Scheduler
 
+    from sglang_patches.decode_rows import DecodeRows
+
 
 def around_get_new_batch_prefill(
     original: Callable[..., Any], self: Scheduler, running_batch: ScheduleBatch
 ) -> Any:
-    """Let replayed requests in before the queue is looked at."""
+    """Let replayed requests in before the queue is looked at, and a prefill of few tokens into the decode batch."""
     if any(hasattr(req, "hive") and req.hive.may_join for req in self.waiting_queue):
         running_batch = _join(self, running_batch)
-    return original(self, running_batch)
+    plan = original(self, running_batch)
+    rows: DecodeRows | None = self.hive.rows
+    # What a step with placed KV computes is put together by row; it stays apart from others.
+    if rows is None or not rows.most_rows or self.hive.kv is not None or plan.batch_to_run is None:
+        return plan
+    to_run, stays = mix(self, rows, plan.batch_to_run, plan.running_batch)
+    return type(plan)(batch_to_run=to_run, running_batch=stays)
 
 
 def _join(scheduler: Scheduler, running_batch: ScheduleBatch) -> ScheduleBatch:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sglang.srt.managers.scheduler import Scheduler
 
     from sglang_patches.cache_memory import CacheMemory
+    from sglang_patches.decode_rows import DecodeRows
     from sglang_patches.events import LiveEvents
     from sglang_patches.kv_state import KvState
     from sglang_patches.model_runner import KvForward
@@ -55,6 +56,10 @@ class SchedulerState:
     """Requests with a replay that goes on, or waits; each loop of the scheduler gives every one of them a slice."""
     drawing: list[Req]
     """Distinct samples that are being drawn."""
+    rows: DecodeRows | None = None
+    """What goes through the model as decode rows; None on a release of SGLang where nothing can."""
+    mixed: int = 0
+    """Steps of prefill and decode together."""
     joined: int = 0
     """Replayed requests that entered the decode batch without a prefill."""
     memory: CacheMemory | None = None
@@ -80,7 +85,8 @@ class SchedulerState:
             for agent in known["agents"]:
                 agent |= residency.get(agent["name"], NOT_RESIDENT)
         tree = self.tree.summary() if self.tree is not None else None
-        return {"logits_cache": cache, "radix_cache": tree, **known}
+        scheduler = {"mixed": self.mixed}
+        return {"scheduler": scheduler, "logits_cache": cache, "radix_cache": tree, **known}
 
 
 @dataclass(slots=True)

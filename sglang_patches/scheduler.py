@@ -21,10 +21,12 @@ from hive.server_args import HiveServerArgs
 from sglang_patches import replay
 from sglang_patches.cache_memory import IDLE_LOOPS, CacheMemory
 from sglang_patches.control import CONTROL_PREFIX
+from sglang_patches.decode_rows import DecodeRows
 from sglang_patches.events import live_events
 from sglang_patches.mem_cache_registry import agent_aware, registry_of
 from sglang_patches.metrics import SchedulerMetrics
 from sglang_patches.plugin import verify
+from sglang_patches.releases import current
 from sglang_patches.request_state import (
     PROBABILITY_KEY,
     REPEATS_KEY,
@@ -69,6 +71,9 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
     self.hive = SchedulerState(agents, tree, cache, metrics, args.share_tenants, [], [])
     self.hive.live = live_events(self, args)
     self.hive.memory = CacheMemory.of(self, cache, args.min_free_host_bytes)
+    if current().decode_rows:
+        runner = self.tp_worker.model_runner
+        runner.hive_decode_rows = self.hive.rows = DecodeRows.of(runner, args.decode_rows)
     if args.kv_segments:
         from sglang_patches import kv_segments
 

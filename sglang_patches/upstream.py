@@ -295,10 +295,16 @@ SEAMS: tuple[Seam, ...] = (
             "srt.managers.schedule_batch.ReqKvInfo",
             _SCHEDULER + "get_num_allocatable_reqs",
         ),
-        "A replayed request with resident KV enters the way requests enter a decode server of a disaggregated pair.",
+        "A replayed request with resident KV enters the way requests enter a decode server of a disaggregated pair; a "
+        "prefill of few tokens takes in the running batch as under `--enable-mixed-chunk`.",
         f"The change *{JOIN.name}*.",
         {
-            "0.5.17": (_SCHEDULER + "_can_schedule_lora_req",),
+            "0.5.17": (
+                _SCHEDULER + "_can_schedule_lora_req",
+                _BATCH + "mix_with_running",
+                _BATCH + "check_decode_mem",
+                "srt.managers.schedule_batch.NextBatchPlan",
+            ),
             "0.5.23": (_SCHEDULER + "can_schedule_lora_req",),
         },
     ),

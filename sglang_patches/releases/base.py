@@ -19,6 +19,9 @@ class Release(ABC):
     storing: ClassVar[type]
     """The base of ``AgentAware``: the methods by which requests enter the tree, over its ``storing_for``."""
 
+    decode_rows: ClassVar[bool] = False
+    """Whether forward passes are batches that :mod:`sglang_patches.decode_rows` can put together anew."""
+
     unset_params: ClassVar[frozenset[str]] = frozenset()
     """Sampling parameters that this SGLang's endpoints name, as None, and that Hive lets no request set."""
 

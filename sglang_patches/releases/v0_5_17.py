@@ -31,6 +31,7 @@ class Release0517(Release):
     """The adapter."""
 
     storing = Storing
+    decode_rows = True
 
     def ranks(self, scheduler: Scheduler) -> Any:
         return scheduler.ps
