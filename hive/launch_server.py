@@ -44,6 +44,14 @@ def cpu_defaults(argv: Sequence[str]) -> list[str]:
     return [word for flag, values in defaults.items() if flag not in given for word in (flag, *values)]
 
 
+def with_warm_up(argv: Sequence[str]) -> list[str]:
+    """Flags with Hive's warm-up (:mod:`sglang_patches.warmup`), unless there is to be none."""
+    given = {argument.split("=", 1)[0] for argument in argv}
+    if given & {"--warmups", "--skip-server-warmup"}:
+        return list(argv)
+    return [*argv, "--warmups", "hive"]
+
+
 def _has_bfloat16() -> bool:
     """Whether this CPU computes in bfloat16.
 
@@ -146,7 +154,9 @@ def main(argv: Sequence[str] | None = None) -> None:
                 raise SystemExit(f"hive: {error}") from None
     if "--sampling-backend" not in given:
         rest += ["--sampling-backend", "hive"]
-    if cpu_platform.needed():
+    if not cpu_platform.needed():
+        rest = with_warm_up(rest)
+    else:
         if "--enable-hierarchical-cache" in given:
             raise SystemExit(
                 "hive: --enable-hierarchical-cache needs a GPU: SGLang registers its host pool with CUDA. "

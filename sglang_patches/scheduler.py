@@ -17,6 +17,7 @@ from hive.agents.registry import OTHER
 from hive.agents.tenant import EVERYTHING, View, qualified
 from hive.logits_cache.cache import LogitsCache
 from hive.logits_cache.distinct import DistinctSample
+from hive.request_checks.batches import WARM_UP_RID
 from hive.server_args import HiveServerArgs
 from sglang_patches import replay
 from sglang_patches.cache_memory import IDLE_LOOPS, CacheMemory
@@ -89,7 +90,8 @@ def around_add_request_to_queue(
     from sglang.srt.managers.utils import is_health_check_generate_req
 
     fresh = not (is_retracted or req.is_retracted or len(req.output_ids) or hasattr(req, "hive"))
-    if not fresh or req.finished() or req.to_finish is not None or is_health_check_generate_req(req):
+    own = is_health_check_generate_req(req) or req.rid.startswith(WARM_UP_RID)
+    if not fresh or req.finished() or req.to_finish is not None or own:
         _queue(original, self, req, is_retracted)
         return
 

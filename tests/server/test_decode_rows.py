@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,6 +25,8 @@ STEPS = r"[0-9 +*=-]{6,12}\."
 
 class Client:
     """Asks one server, and what it has done."""
+
+    log: Path
 
     def __init__(self, url: str) -> None:
         self.http = httpx.Client(base_url=url, timeout=300)
@@ -46,8 +49,10 @@ class Client:
 
 @pytest.fixture(scope="module")
 def client(launch_server: Callable[..., ServerProcess]) -> Iterator[Client]:
-    server = launch_server("--hive-decode-rows", "on", "--hive-roles", "--dtype", "float32")
+    flags = ("--hive-decode-rows", "on", "--hive-roles", "--dtype", "float32", "--warmups", "hive")
+    server = launch_server(*flags)
     client = Client(server.url)
+    client.log = server.log_path
     yield client
     client.http.close()
     server.stop()
@@ -69,6 +74,15 @@ def asks() -> list[Ask]:
         prompt = CONTEXT + list(range(2000 + number, 2000 + number + number % 12))
         found.append(Ask(prompt, params, {"lora_path": adapter} if adapter else {}))
     return found
+
+
+def test_the_server_is_warm_before_it_listens_and_nobody_is_counted(client: Client) -> None:
+    log = client.log.read_text(errors="replace")
+    assert "cannot be had" not in log
+    assert log.index("Hive: warmed up") < log.index("Uvicorn running")
+    for adapter in ROLES:
+        assert f"the adapter {adapter} (" in log
+    assert client.http.get("/hive/agents").json()["agents"] == []
 
 
 def test_rows_generate_what_extends_do(client: Client) -> None:
