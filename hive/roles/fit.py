@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final
 
 WEIGHTS: Final = "adapter_model.safetensors"
+_MOST_HEADER: Final = 100_000_000
+"""Bytes; the library's own limit."""
 _PREFIX: Final = "base_model.model."
 _SIDES: Final = {"lora_A": (1, "reads"), "lora_B": (0, "writes")}
 """The matrices of an adapter: which of the model's sizes (outputs, inputs) each of them shares, and its word."""
@@ -59,6 +61,9 @@ def _shapes(files: list[Path]) -> Mapping[str, list[int]]:
     found: dict[str, list[int]] = {}
     for path in files:
         with path.open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            length = int.from_bytes(file.read(8), "little")
+            if length > _MOST_HEADER:
+                raise ValueError(f"{path} is no file of safetensors")
+            header = json.loads(file.read(length))
         found |= {name: each["shape"] for name, each in header.items() if name != "__metadata__"}
     return found
