@@ -129,6 +129,7 @@ def test_the_shipped_adapters_are_served_beside_the_embedded_model_wherever_it_i
     for role in ROLES:
         with (adapter(role) / WEIGHTS).open("rb") as file:
             tensors = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        tensors.pop("__metadata__", None)
         for name, tensor in tensors.items():
             module = name.removeprefix("base_model.model.").rpartition(".lora_")[0]
             size = shapes.setdefault(f"{module}.weight", [0, 0])
