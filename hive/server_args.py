@@ -196,8 +196,8 @@ class HiveServerArgs:
     )
     roles: bool = _flag(
         False,
-        "Serve the role adapters of the embedded model beside it, as LoRA adapters named proposer, valuer and patcher "
-        "(default: off).",
+        "Serve the role adapters of the embedded model beside it, as LoRA adapters named proposer, valuer and patcher; "
+        "with --model-path those in its folder roles, named as theirs (default: off).",
         action=argparse.BooleanOptionalAction,
     )
     max_header_bytes: int = _flag(

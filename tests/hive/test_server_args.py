@@ -58,8 +58,8 @@ def test_the_logits_cache_can_be_switched_off() -> None:
         (["--hive-allow-origins", "https://a.org,https://b.org/"], "got 'https://b.org/'"),
         (["--hive-eviction", "density", "--radix-eviction-policy", "lfu"], "give one of them"),
         (["--radix-eviction-policy=lfu", "--hive-eviction=lru"], "give one of them"),
-        (["--hive-roles", "--model-path", "m"], "leave out --model-path"),
-        (["--hive-roles", "--lora-paths", "a=b", "--model=m"], "leave out --lora-paths, --model"),
+        (["--hive-roles", "--config", "c.yaml"], "leave out --config"),
+        (["--hive-roles", "--lora-paths=a=b", "--model=m"], "leave out --lora-paths"),
     ],
 )
 def test_a_bad_flag_is_named_and_ends_the_start(
