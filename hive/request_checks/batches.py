@@ -116,10 +116,10 @@ def check_segments(field: str, custom_params: Any, ids: Any, size: int | None) -
         )
 
 
-def check_no_probe(rid: Any) -> None:
+def check_no_probe(rid: Any, field: str = "rid") -> None:
     for item in rid if isinstance(rid, list) else [rid]:
         if isinstance(item, str) and item.startswith("HEALTH_CHECK"):
-            raise RequestError("rid", "must not begin with HEALTH_CHECK, which marks the server's own probes")
+            raise RequestError(field, "must not begin with HEALTH_CHECK, which marks the server's own probes")
 
 
 def check_min_tokens(
