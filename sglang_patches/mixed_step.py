@@ -53,7 +53,6 @@ def mix(
     # flight; a request that has just joined after a replay has none in flight.
     prefill.prefix_lens = own + prefixes
     prefill.decoding_reqs = running.reqs
-    scheduler.hive.mixed += 1
     return prefill, ScheduleBatch(reqs=[], batch_is_full=full)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from hive.agents.registry import OTHER, AgentRegistry
@@ -16,6 +16,7 @@ from hive.logits_cache.sampling import SamplingRule, derive_seed
 from hive.request_tag import tag_in
 from sglang_patches.metrics import SchedulerMetrics
 from sglang_patches.releases import current
+from sglang_patches.steps import Steps
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -58,10 +59,9 @@ class SchedulerState:
     """Distinct samples that are being drawn."""
     rows: DecodeRows | None = None
     """What goes through the model as decode rows; None on a release of SGLang where nothing can."""
-    mixed: int = 0
-    """Steps of prefill and decode together."""
     joined: int = 0
     """Replayed requests that entered the decode batch without a prefill."""
+    steps: Steps = field(default_factory=Steps)
     memory: CacheMemory | None = None
     """None where the Logits Cache need not mind what the host has left."""
     live: LiveEvents | None = None
@@ -85,8 +85,7 @@ class SchedulerState:
             for agent in known["agents"]:
                 agent |= residency.get(agent["name"], NOT_RESIDENT)
         tree = self.tree.summary() if self.tree is not None else None
-        scheduler = {"mixed": self.mixed}
-        return {"scheduler": scheduler, "logits_cache": cache, "radix_cache": tree, **known}
+        return {"logits_cache": cache, "radix_cache": tree, "scheduler": self.steps.summary(), **known}
 
 
 @dataclass(slots=True)

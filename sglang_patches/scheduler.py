@@ -260,7 +260,8 @@ def around_on_idle(original: Callable[..., None], self: Scheduler) -> None:
 
 
 def before_run_batch(self: Scheduler, batch: ScheduleBatch, *_args: Any, **_kwargs: Any) -> None:
-    """Tell the sampler which tokens distinct samples may take, where they follow an earlier one."""
+    """Count the batch; tell the sampler which tokens distinct samples may take, where they follow an earlier one."""
+    self.hive.steps.count(batch)
     if not self.hive.drawing:
         return
     constraints = {

@@ -339,6 +339,28 @@ SEAMS: tuple[Seam, ...] = (
         "A route, or a method, that returns the rendered text with its tokens.",
     ),
     Seam(
+        "samples of one prompt",
+        "sglang_patches.samples",
+        tuple(
+            "srt.managers.tokenizer_manager." + name
+            for name in (
+                "ReqState.get_text",
+                "TokenizerManager._init_req_state",
+                "TokenizerManager._remove_req_state",
+                "TokenizerManager._validate_and_resolve_lora",
+                "TokenizerManager._tokenize_one_request",
+                "TokenizerManager._send_batch_request",
+                "TokenizerManager._set_default_priority",
+                "TokenizerManager._handle_abort_req",
+                "TokenizerManager._handle_abort_finish_reason",
+                "TokenizerManager.abort_request",
+            )
+        ),
+        "`POST /hive/generate` tokenises a prompt once, sends all samples to the scheduler in one message and reads "
+        "each one's answers off its state, where the engine's own batches tokenise, send and wait one by one.",
+        "`generate_request` takes one prompt with a list of seeds and parameters, and yields each answer as it ends.",
+    ),
+    Seam(
         "launcher",
         "hive.launch_server",
         (

@@ -119,12 +119,12 @@ def check_segments(field: str, custom_params: Any, ids: Any, size: int | None) -
         )
 
 
-def check_no_probe(rid: Any) -> None:
+def check_no_probe(rid: Any, field: str = "rid") -> None:
     for item in rid if isinstance(rid, list) else [rid]:
         for mark in ("HEALTH_CHECK", WARM_UP_RID):
             if isinstance(item, str) and item.startswith(mark):
                 raise RequestError(
-                    "rid", f"must not begin with {mark}, which marks the server's own requests"
+                    field, f"must not begin with {mark}, which marks the server's own requests"
                 )
 
 
