@@ -79,7 +79,7 @@ def headers() -> dict[str, str] | None:
 
     Nothing else is sent along: baggage is the program's own.
     """
-    if _otel is None:
+    if _otel is None or _otel.get_current_span() is _otel.INVALID_SPAN:
         return None
     found: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(found)

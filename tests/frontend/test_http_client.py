@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,6 +31,13 @@ def chat(request: Received) -> Answer:
 
 
 def generate(request: Received) -> Answer:
+    if isinstance(request.body.get("text"), list):
+        each = [
+            {"text": text, "sampling_params": settings}
+            for text, settings in zip(request.body["text"], request.body["sampling_params"], strict=True)
+        ]
+        answers = [generate(replace(request, body=body))[1] for body in each]
+        return 200, Events([{**answer, "index": index} for index, answer in enumerate(answers)])
     meta: dict[str, Any] = {"completion_tokens": 7, "finish_reason": {"type": "length", "length": 7}}
     if "custom_params" in request.body["sampling_params"]:
         meta["hive"] = {"tokens_replayed": 4, "tokens_generated": 3}
@@ -318,7 +326,8 @@ async def test_whether_a_server_is_hives_is_asked_once() -> None:
             await asyncio.gather(*(client.complete(ask(prompt="q", sample=1)) for _ in range(3)))
             await client.aclose()
         assert len(server.asked("/hive/agents")) == 1
-        assert server.asked("/generate")[0].body["sampling_params"]["sampling_seed"] == seed
+        sent = server.asked("/generate")[0].body["sampling_params"]
+        assert (sent if isinstance(sent, dict) else sent[0])["sampling_seed"] == seed
 
 
 def test_seeds_of_samples_are_those_that_a_hive_server_derives() -> None:
@@ -635,7 +644,7 @@ async def test_real_calls_can_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> N
         client = HttpClient(server.url)
         with forbid_real_calls():
             with pytest.raises(
-                RealCallForbidden, match=r"POST .*/hive/render: .* forbid_real_calls\(\) is in force"
+                RealCallForbidden, match=r"POST .*/hive/generate: .* forbid_real_calls\(\) is in force"
             ):
                 await client.complete(ask("q"))
             with pytest.raises(RealCallForbidden, match="/hive/agents"):

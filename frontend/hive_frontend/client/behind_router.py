@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from hive_frontend.client.transport import Json, Transport
+from hive_frontend.client.json_text import Json
+from hive_frontend.client.transport import Transport
 from hive_frontend.errors import ModelError
 
 TAG_PREFIX = "x-request-id-hive-"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from hive_frontend.cached_message import CachedMessage
+from hive_frontend.client.answers import read_generated
 from hive_frontend.client.base import (
     CallTimeout,
     Client,
@@ -19,11 +21,16 @@ from hive_frontend.client.base import (
     sample_seed,
 )
 from hive_frontend.client.behind_router import Affinity, BehindRouter, routing_headers
+from hive_frontend.client.generate_route import GenerateRoute
+from hive_frontend.client.hive_generate import HiveGenerate
+from hive_frontend.client.json_text import Json
+from hive_frontend.client.merging import Ask, Merger, waiting
 from hive_frontend.client.message_routes import MessageKind, MessageRoutes, message_path
+from hive_frontend.client.model_names import ModelNames
+from hive_frontend.client.openai_routes import OpenAIRoutes
 from hive_frontend.client.prompts import Messages, Prompt, PromptCache
-from hive_frontend.client.spelling import grammar_of, settings_of
-from hive_frontend.client.streamed import StreamedText
-from hive_frontend.client.transport import Json, Transport
+from hive_frontend.client.spelling import grammar_of, settings_of, spelled
+from hive_frontend.client.transport import Transport
 from hive_frontend.dialogue import Message
 from hive_frontend.errors import HiveError, ModelError
 from hive_frontend.identity import check_label
@@ -31,17 +38,7 @@ from hive_frontend.identity import check_label
 T = TypeVar("T")
 
 _RENDER_S = 10.0
-
-
-class _Served(NamedTuple):
-    """A model as the server knows it."""
-
-    name: str
-    """What `model` says in requests to OpenAI's endpoints."""
-    adapter: str | None
-    """What `lora_path` says in requests to `/generate`."""
-    sglang: bool
-    """Whether the server is one that takes SGLang's extensions of OpenAI's endpoints."""
+_log = logging.getLogger(__name__)
 
 
 class _Identity(NamedTuple):
@@ -89,6 +86,7 @@ class HttpClient(Client):
         tenant: str | None = None,
         servers: Sequence[str] | None = None,
         affinity: Affinity = "session",
+        merge: bool = True,
     ) -> None:
         if replay not in ("stepwise", "distinct", "off"):
             raise ValueError(f'replay must be "stepwise", "distinct" or "off", not {replay!r}')
@@ -110,8 +108,23 @@ class HttpClient(Client):
         self._is_hive: bool | None = None
         """Whether the server has Hive's routes; None until it was asked for one."""
         self._has_generate = True
-        self._served: dict[str | None, _Served] = {}
+        self._has_hive_generate = servers is None
+        """Whether one request may render and generate; routers do not forward it."""
+        self._chat_only = False
+        """Whether the chat endpoint does more with an answer than to hand it on, and must be asked for dialogues."""
+        self._takes_lists = True
+        """Whether `/generate` takes lists."""
+        self._takes_n = True
+        """Whether OpenAI's endpoints give several choices; until they refuse."""
         self._prompts = PromptCache()
+        self._names = ModelNames(self._transport, model, lambda method, path: self._ask(method, path, None))
+        self._hive = HiveGenerate(self._transport, self._prompts, self._tag)
+        self._generate = GenerateRoute(self._transport)
+        self._openai = OpenAIRoutes(self._transport)
+        # Behind a router the tag of a request travels in headers, which say it of one call.
+        self._merger = (
+            Merger(self._transport, self._serve, self._give_up) if merge and servers is None else None
+        )
 
     @property
     def url(self) -> str:
@@ -119,7 +132,7 @@ class HttpClient(Client):
         return self._transport.url
 
     async def complete(self, request: Request, on_text: OnText | None = None) -> Completion:
-        return await self._limited(request, lambda attempts: self._complete(request, attempts, on_text))
+        return await self._limited(request, lambda attempts: self._draw(request, attempts, on_text))
 
     async def prefill(self, call: MessageCall) -> CachedMessage:
         return await self._limited(call.request, lambda attempts: self._make("prefill", call, attempts, None))
@@ -206,104 +219,149 @@ class HttpClient(Client):
 
     # Calls
 
-    async def _complete(self, request: Request, attempts: int, on_text: OnText | None) -> Completion:
+    async def _draw(self, request: Request, attempts: int, on_text: OnText | None) -> Completion:
+        ask = Ask(request, on_text)
+        if self._merger is None:
+            return await ask.alone(self._serve)
+        key = (
+            request.messages,
+            request.prompt,
+            request.sampling,
+            request.session,
+            request.model,
+            attempts,
+            on_text is None,
+        )
+        return await self._merger.ask(key, ask)
+
+    async def _serve(self, asks: Sequence[Ask]) -> None:
+        """Get the answers to calls that ask for the same."""
+        request = asks[0].request
+        attempts = self._attempts if request.attempts is None else request.attempts
+        if self._has_hive_generate and not (request.prompt is None and self._chat_only):
+            if request.prompt is not None:
+                await self._asked_whether_hive()
+            if self._is_hive is not False and await self._serve_hive(asks, attempts):
+                return
+        if len(asks) == 1:
+            await self._serve_alone(asks[0], attempts)
+            return
+        try:
+            await self._serve_together(asks, attempts)
+        except ModelError as error:
+            self._part(asks, error)
+        for ask in waiting(asks):
+            ask.settle(None)
+
+    async def _serve_hive(self, asks: Sequence[Ask], attempts: int) -> bool:
+        """Ask a Hive server in one request; False if it must be asked otherwise."""
+        request = asks[0].request
+        adapter = await self._names.adapter(request.model)
+        try:
+            self._has_hive_generate = await self._hive.draw(asks, adapter, attempts)
+        except ModelError as error:
+            if error.status == 409 and request.prompt is None:
+                self._is_hive = self._chat_only = True
+                return False
+            self._part(asks, error)
+        if self._has_hive_generate:
+            self._is_hive = True
+        return self._has_hive_generate
+
+    @staticmethod
+    def _part(asks: Sequence[Ask], error: ModelError) -> None:
+        """Have calls that were refused together be made alone, so that none fails for what another one asks."""
+        if len(asks) == 1 or error.status is None:
+            raise error
+        for ask in waiting(asks):
+            ask.refused = error.status in (400, 422)
+            ask.settle(error if ask.begun else None)
+
+    async def _serve_together(self, asks: Sequence[Ask], attempts: int) -> None:
+        """Ask another server than Hive's in one request, where that is the same as asking one by one. Calls that it
+        leaves waiting are to be made alone."""
+        if await self._asked_whether_hive():
+            return
+        request = asks[0].request
+        if request.prompt is not None and self._has_generate and self._takes_lists:
+            self._check_replay()
+            self._has_generate = await self._generate.draw_together(
+                asks,
+                request.prompt,
+                self._generate_settings(request, settings_of(request.sampling)),
+                await self._names.adapter(request.model),
+                [sample_seed(ask.request.seed, ask.request.sample) for ask in asks],
+                attempts,
+            )
+            self._takes_lists = not waiting(asks)
+            if self._has_generate:
+                return
+        # Some servers refuse several answers where all would be the same.
+        if (
+            self._takes_n
+            and request.sampling.temperature != 0
+            and await self._names.draws_differ(request.model)
+        ):
+            await self._serve_openai(asks, attempts)
+            self._takes_n = not waiting(asks)
+
+    async def _serve_alone(self, ask: Ask, attempts: int) -> None:
+        request = ask.request
         if request.prompt is None:
-            prompt = await self._prompt(request.session, request.messages)
+            prompt = None if self._chat_only else await self._prompt(request.session, request.messages)
             if prompt is not None and prompt.sampling_params is not None:
                 settings = {**prompt.sampling_params, **settings_of(request.sampling)}
                 if stops := [*prompt.sampling_params.get("stop", ()), *request.sampling.stop]:
                     settings["stop"] = stops
-                completion = await self._generate(
-                    request, {"input_ids": list(prompt.ids)}, settings, attempts, on_text
-                )
-                if completion is None:
+                if not await self._serve_generate(ask, {"input_ids": list(prompt.ids)}, settings, attempts):
                     raise ModelError(f"{self.url} is a Hive server without /generate")
-                return completion
-            messages = _spelled(request.messages)
-            return await self._openai(
-                "/v1/chat/completions", request, {"messages": messages}, attempts, on_text
+                return
+        elif self._has_generate:
+            self._has_generate = await self._serve_generate(
+                ask, {"text": request.prompt}, settings_of(request.sampling), attempts
             )
-        if self._has_generate:
-            completion = await self._generate(
-                request, {"text": request.prompt}, settings_of(request.sampling), attempts, on_text
-            )
-            if completion is not None:
-                return completion
-            self._has_generate = False
-        return await self._openai("/v1/completions", request, {"prompt": request.prompt}, attempts, on_text)
+            if self._has_generate:
+                return
+        await self._serve_openai([ask], attempts)
+        if ask.refused:
+            self._takes_n = False
 
-    async def _generate(
-        self, request: Request, prompt: Json, settings: Json, attempts: int, on_text: OnText | None
-    ) -> Completion | None:
-        """Ask SGLang's own endpoint; None if the server has none."""
-        settings["max_new_tokens"] = request.sampling.max_tokens
-        settings |= grammar_of(request.sampling)
+    async def _serve_generate(self, ask: Ask, prompt: Json, settings: Json, attempts: int) -> bool:
+        """Ask SGLang's own endpoint; False if the server has none."""
+        request = ask.request
         identity = await self._identity(request)
+        settings = self._generate_settings(request, settings)
         settings |= {"sampling_seed": identity.seed, **identity.fields}
         body = {**prompt, "sampling_params": settings}
-        if request.model is not None or self._model is not None:
-            adapter = (await self._model_named(request.model)).adapter
-            if adapter is not None:
-                body["lora_path"] = adapter
-        if on_text is None:
-            answer = await self._transport.send(
-                "POST", "/generate", body, attempts=attempts, headers=identity.headers, missing_ok=True
-            )
-        else:
-            answer = await self._stream_generate(
-                body, identity, attempts, StreamedText(on_text, settings.get("stop", ()))
-            )
+        adapter = await self._names.adapter(request.model)
+        if adapter is not None:
+            body["lora_path"] = adapter
+        if ask.text is not None:
+            ask.text.stops = settings.get("stop", ())
+        answer = await self._generate.draw(ask, body, attempts, identity.headers)
         if answer is None:
-            return None
-        meta = _dict(answer.get("meta_info"))
-        completion = _completion(
-            answer.get("text"), meta, meta.get("completion_tokens"), meta.get("finish_reason")
-        )
-        if "output_ids" not in answer:
-            return completion
-        output_ids = answer["output_ids"]
-        if request.prompt is None:
-            self._prompts.add_answer(request.session, request.messages, completion.text, output_ids)
-        return completion._replace(prompt_ids=prompt.get("input_ids", ()), output_ids=output_ids)
+            return False
+        done = read_generated(answer, prompt.get("input_ids", ()))
+        if request.prompt is None and done.output_ids:
+            self._prompts.add_answer(request.session, request.messages, done.text, done.output_ids)
+        ask.settle(done)
+        return True
 
-    async def _stream_generate(
-        self, body: Json, identity: _Identity, attempts: int, text: StreamedText
-    ) -> Json | None:
-        """The last event of a stream, made to look like the answer that is not streamed."""
-        # The server would only take away what has not been sent yet: StreamedText ends texts at stop strings.
-        body["sampling_params"]["no_stop_trim"] = True
-        body["stream"] = True
-        last: Json = {}
-        ids: list[int] = []
+    @staticmethod
+    def _generate_settings(request: Request, settings: Json) -> Json:
+        return {**settings, "max_new_tokens": request.sampling.max_tokens, **grammar_of(request.sampling)}
 
-        def on_event(event: Json) -> None:
-            nonlocal last, ids
-            last = event
-            new_ids = event.get("output_ids") or []
-            # With --incremental-streaming-output events hold what is new, otherwise all that came so far.
-            if len(new_ids) < _dict(event.get("meta_info")).get("completion_tokens", 0):
-                ids += new_ids
-                text.grow(text.text + event["text"])
-            else:
-                ids = new_ids
-                text.grow(event["text"])
-
-        if not await self._transport.stream(
-            "/generate", body, on_event, attempts=attempts, headers=identity.headers, missing_ok=True
-        ):
-            return None
-        finish = _dict(_dict(last.get("meta_info")).get("finish_reason"))
-        if not finish:
-            raise self._cut_off("/generate")
-        return {**last, "text": text.finish(finish.get("matched")), "output_ids": ids}
-
-    async def _openai(
-        self, path: str, request: Request, prompt: Json, attempts: int, on_text: OnText | None
-    ) -> Completion:
+    async def _serve_openai(self, asks: Sequence[Ask], attempts: int) -> None:
+        request = asks[0].request
         sampling = request.sampling
         grammar = sampling.grammar
-        served = await self._model_named(request.model)
+        served = await self._names.named(request.model)
         identity = await self._identity(request)
+        path, prompt = (
+            ("/v1/chat/completions", {"messages": spelled(request.messages)})
+            if request.prompt is None
+            else ("/v1/completions", {"prompt": request.prompt})
+        )
         body = {
             **prompt,
             "model": served.name,
@@ -317,44 +375,20 @@ class HttpClient(Client):
         if sampling.json_schema is not None:
             schema = {"name": "answer", "schema": json.loads(sampling.json_schema)}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        if on_text is not None:
-            return await self._stream_openai(
-                path, body, identity, attempts, StreamedText(on_text, sampling.stop), served
-            )
-        answer = await self._transport.send("POST", path, body, attempts=attempts, headers=identity.headers)
-        assert answer is not None
-        return _read_choice(answer)
-
-    async def _stream_openai(
-        self,
-        path: str,
-        body: Json,
-        identity: _Identity,
-        attempts: int,
-        text: StreamedText,
-        served: _Served,
-    ) -> Completion:
-        if served.sglang and "stop" in body:
+        if asks[0].text is not None and served.sglang and "stop" in body:
             body["no_stop_trim"] = True
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
-        usage: Json = {}
-        finish: Any = None
-        matched: Any = None
+        await self._openai.draw(path, asks, body, attempts, identity.headers)
 
-        def on_event(event: Json) -> None:
-            nonlocal usage, finish, matched
-            usage = event.get("usage") or usage
-            # The last event may hold nothing but what was used.
-            for choice in (event.get("choices") or [])[:1]:
-                piece = choice["delta"].get("content") if "delta" in choice else choice.get("text")
-                text.grow(text.text + (piece or ""))
-                finish = choice.get("finish_reason") or finish
-                matched = choice.get("matched_stop") or matched
-
-        await self._transport.stream(path, body, on_event, attempts=attempts, headers=identity.headers)
-        if finish is None:
-            raise self._cut_off(path)
-        return _completion(text.finish(matched), {}, usage.get("completion_tokens"), finish)
+    async def _give_up(self, ask: Ask) -> None:
+        """Tell the server of a call that is given up while others of its request go on."""
+        try:
+            if self._is_hive:
+                await self._hive.give_up(ask)
+            elif ask.request.prompt is not None and self._has_generate:
+                await self._generate.give_up(ask)
+        except ModelError:
+            # Then it computes an answer that nobody reads.
+            _log.debug("the server could not be told that a call was given up", exc_info=True)
 
     async def _make(
         self, kind: MessageKind, call: MessageCall, attempts: int, on_text: OnText | None
@@ -365,25 +399,31 @@ class HttpClient(Client):
                 f"{kind}: messages are kept by one server, and {self.url} is a router before several; give the "
                 "HttpClient the URL of one of them"
             )
-        adapter = None
-        if call.request.model is not None or self._model is not None:
-            adapter = (await self._model_named(call.request.model)).adapter
+        adapter = await self._names.adapter(call.request.model)
         return await self._messages.make(kind, call, adapter, attempts, on_text)
-
-    def _cut_off(self, path: str) -> ModelError:
-        return ModelError(f"POST {self.url}{path}: the stream ended before the answer was complete")
 
     async def _identity(self, request: Request) -> _Identity:
         """The seed of a request, and who sends it; the latter is empty for servers that would not know it."""
         key = request.agent if self._affinity == "agent" else request.session
         if not await self._asked_whether_hive():
-            if self._replay == "distinct":
-                raise ModelError(
-                    f'{self.url} cannot draw without replacement, as replay="distinct" asks: only Hive\'s server can. '
-                    "Start one with python -m hive.launch_server, or leave replay out"
-                )
+            self._check_replay()
             headers = None if self._behind is None else routing_headers(key, {})
             return _Identity(sample_seed(request.seed, request.sample), {}, headers)
+        tag = self._tag(request)
+        # The server derives the seed of each sample from the base seed, and so may prepare the next one.
+        headers = None if self._behind is None else routing_headers(key, tag)
+        return _Identity(request.seed, {"custom_params": {"hive": tag}}, headers)
+
+    def _check_replay(self) -> None:
+        """`ModelError` if a server that is not Hive's is to do what only Hive's can."""
+        if self._replay == "distinct":
+            raise ModelError(
+                f'{self.url} cannot draw without replacement, as replay="distinct" asks: only Hive\'s server can. '
+                "Start one with python -m hive.launch_server, or leave replay out"
+            )
+
+    def _tag(self, request: Request) -> Json:
+        """What a Hive server is told of a request beside its prompt."""
         tag: Json = {
             "agent": request.agent,
             "session": request.session,
@@ -397,9 +437,7 @@ class HttpClient(Client):
             # The server remembers for good what distinct samples of a prompt took: without a scope of its own, a run
             # would get what earlier ones left over, and the same run another time other answers.
             tag["scope"] = request.session
-        # The server derives the seed of each sample from the base seed, and so may prepare the next one.
-        headers = None if self._behind is None else routing_headers(key, tag)
-        return _Identity(request.seed, {"custom_params": {"hive": tag}}, headers)
+        return tag
 
     async def _asked_whether_hive(self) -> bool:
         if self._is_hive is None:
@@ -407,34 +445,6 @@ class HttpClient(Client):
                 if self._is_hive is None:
                     self._is_hive = await self._ask("GET", "/hive/agents", None) is not None
         return self._is_hive
-
-    async def _model_named(self, name: str | None) -> _Served:
-        """The model that a call asks for; the first one that the server lists when it asks for none.
-
-        `ModelError` when an SGLang server has no model of this name, for it would answer with another one.
-        """
-        name = self._model if name is None else name
-        if name not in self._served:
-            async with self._transport.connection().lock:
-                if name not in self._served:
-                    self._served[name] = self._find(name, await self._ask("GET", "/v1/models", None))
-        return self._served[name]
-
-    def _find(self, name: str | None, listing: Json | None) -> _Served:
-        cards = {str(card.get("id")): card for card in map(_dict, _dict(listing).get("data") or [])}
-        sglang = any(card.get("owned_by") == "sglang" for card in cards.values())
-        if name is None:
-            # Servers of a single model take any name.
-            return _Served(next(iter(cards), "default"), None, sglang)
-        if not sglang:
-            return _Served(name, None, False)
-        if name in cards:
-            base = cards[name].get("parent")
-            return _Served(name, None, True) if base is None else _Served(f"{base}:{name}", name, True)
-        base, _, adapter = name.partition(":")
-        if base in cards and adapter in cards:
-            return _Served(name, adapter, True)
-        raise ModelError(f"model: {self.url} has no {name!r}; it has {', '.join(map(repr, cards))}")
 
     async def _prompt(self, session: str, messages: Messages) -> Prompt | None:
         """What a Hive server's chat template makes of a dialogue; None when it is no Hive server.
@@ -447,10 +457,10 @@ class HttpClient(Client):
         if known is not None:
             return known
         key = (session, messages)
-        tasks = self._transport.connection().tasks
+        connection = self._transport.connection()
+        tasks = connection.tasks
         if key not in tasks:
-            tasks[key] = asyncio.ensure_future(self._render(session, messages))
-            tasks[key].add_done_callback(lambda task: _settle(tasks.pop(key, task)))
+            connection.start(key, asyncio.ensure_future(self._render(session, messages)))
         # Shielded: a call that is cancelled must not take away what others wait for.
         prompt: Prompt | None = await asyncio.shield(tasks[key])
         return prompt
@@ -466,49 +476,10 @@ class HttpClient(Client):
         return prompt
 
 
-def _settle(task: asyncio.Task[Any]) -> None:
-    """Look at a task's error, which is nobody's when all that waited for it have gone."""
-    if not task.cancelled():
-        task.exception()
-
-
-def _spelled(messages: Sequence[Message]) -> list[Json]:
-    return [{"role": message.role, "content": message.content} for message in messages]
-
-
 def _render_body(messages: Sequence[Message], prefix: list[int]) -> Json:
-    body: Json = {"messages": _spelled(messages)}
+    body: Json = {"messages": spelled(messages)}
     return {**body, "prefix_ids": prefix} if prefix else body
 
 
 def _read_prompt(answer: Json, prefix: list[int]) -> Prompt:
     return Prompt(answer["text"], prefix[: answer["kept"]] + answer["ids"], answer["sampling_params"])
-
-
-def _read_choice(answer: Json) -> Completion:
-    choices = answer.get("choices")
-    if not isinstance(choices, list) or not choices:
-        raise ModelError(f"the server's answer holds no choice: {json.dumps(answer)[:200]}")
-    choice = _dict(choices[0])
-    text = _dict(choice["message"]).get("content") if "message" in choice else choice.get("text")
-    used = _dict(answer.get("usage")).get("completion_tokens")
-    # A model that stopped at once, or was cut off while thinking, leaves the content empty or null.
-    return _completion(text or "", _dict(choice.get("meta_info")), used, choice.get("finish_reason"))
-
-
-def _completion(text: Any, meta: Json, used: Any, finish: Any) -> Completion:
-    if not isinstance(text, str):
-        raise ModelError(f"the server's answer holds no text but {text!r}")
-    hive = _dict(meta.get("hive"))
-    generated = hive.get("tokens_generated", meta.get("completion_tokens", used))
-    reason = finish.get("type") if isinstance(finish, dict) else finish
-    return Completion(
-        text,
-        generated if isinstance(generated, int) else 0,
-        hive.get("tokens_replayed", 0),
-        None if reason is None else str(reason),
-    )
-
-
-def _dict(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}

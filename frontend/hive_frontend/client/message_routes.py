@@ -9,9 +9,10 @@ from urllib.parse import quote
 
 from hive_frontend.cached_message import CachedMessage, KvUse
 from hive_frontend.client.base import MessageCall, OnText, sample_seed
+from hive_frontend.client.json_text import Json
 from hive_frontend.client.spelling import grammar_of, settings_of
 from hive_frontend.client.streamed import StreamedText
-from hive_frontend.client.transport import Json, Transport
+from hive_frontend.client.transport import Transport
 from hive_frontend.errors import ModelError
 from hive_frontend.reply import Reply
 
@@ -78,7 +79,7 @@ class MessageRoutes:
             last = event
             text.grow(event["text"])
 
-        if not await self._transport.stream(
+        if not await self._transport.events(
             path, {**body, "stream": True}, on_event, attempts=attempts, headers=headers, missing_ok=True
         ):
             return None

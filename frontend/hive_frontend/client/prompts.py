@@ -22,6 +22,8 @@ class Prompt(NamedTuple):
     sampling_params: Mapping[str, Any] | None
     """What the server's chat endpoint sets where a request does not; None when the chat endpoint does more with
     an answer than to hand it on, and must be asked."""
+    kept: int = 0
+    """How many of the tokens are those of earlier turns, as the model wrote them."""
 
 
 class PromptCache:

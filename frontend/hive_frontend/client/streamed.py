@@ -12,7 +12,7 @@ class StreamedText:
 
     def __init__(self, on_text: OnText, stops: Sequence[str]) -> None:
         self._on_text = on_text
-        self._stops = stops
+        self.stops = stops
         self._handed = 0
         self.text = ""
         """All that came so far."""
@@ -24,7 +24,7 @@ class StreamedText:
 
     def finish(self, matched: object) -> str:
         """The whole text; it ends before the stop string `matched`, if the server says that one was."""
-        if isinstance(matched, str) and matched in self._stops:
+        if isinstance(matched, str) and matched:
             self.text = self.text.partition(matched)[0]
         self._hand_out(len(self.text))
         return self.text
@@ -32,7 +32,7 @@ class StreamedText:
     def _certain(self) -> int:
         """Where the first stop string begins, or may begin."""
         text, start, end = self.text, self._handed, len(self.text)
-        for stop in self._stops:
+        for stop in self.stops:
             found = text.find(stop, start, end)
             if found >= 0:
                 end = found

@@ -3,67 +3,111 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from email.utils import parsedate_to_datetime
+from time import time
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary, WeakSet
 
-import httpx
+import aiohttp
 import tenacity
+from yarl import URL
 
 from hive_frontend import telemetry
 from hive_frontend.client.guard import check_allowed
+from hive_frontend.client.json_text import Json, as_json, parsed
 from hive_frontend.errors import ModelError
 
-_TRANSIENT_STATUS = frozenset({502, 503, 504})
+_FINAL = frozenset({501, 505, 507})
+"""Statuses of the 500s by which a server says that it will never do what it is asked."""
 _MISSING_STATUS = frozenset({404, 405})
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _CONNECT_S = 10.0
+_KEEPALIVE_S = 4.0
+"""Uvicorn, which serves most models, closes connections that are idle for 5 s."""
 _SAID_AT = 4
 """The attempt at which a wait for a server is worth a word."""
 
 _log = logging.getLogger(__name__)
 
-Json = dict[str, Any]
+
+class _Answer(NamedTuple):
+    """What a server said, whole."""
+
+    status: int
+    body: bytes
+    retry_after_s: float = 0.0
+
+    @property
+    def is_error(self) -> bool:
+        # Redirections are not followed: bodies would get lost on the way.
+        return self.status >= 300
+
+    @property
+    def message(self) -> str:
+        answer = parsed(self.body)
+        if answer is None:
+            return self.body.decode(errors="replace").strip()[:500] or "(no message)"
+        return message_of(answer)
 
 
 class _TransientStatus(Exception):
     """The server, or a proxy before it, is momentarily unable to answer."""
 
-    def __init__(self, response: httpx.Response) -> None:
-        super().__init__(f"HTTP {response.status_code}")
-        self.response = response
+    def __init__(self, answer: _Answer) -> None:
+        super().__init__(f"HTTP {answer.status}")
+        self.answer = answer
+
+
+def is_transient_status(status: int) -> bool:
+    """Whether the same request may get an answer later: the server is busy (429, 529), or has failed."""
+    return status == 429 or (status >= 500 and status not in _FINAL)
 
 
 def _is_transient(error: BaseException) -> bool:
-    if isinstance(error, (httpx.UnsupportedProtocol, httpx.LocalProtocolError)):
+    if isinstance(error, aiohttp.InvalidURL):
         return False
-    return isinstance(error, (httpx.TransportError, _TransientStatus))
+    return isinstance(error, (aiohttp.ClientError, OSError, _TransientStatus))
 
 
 def _never_arrived(error: BaseException | None) -> bool:
     """Whether the request did not reach a server at all, so that nothing was computed for it."""
-    return isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
+    return isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
 
 
 class Connection:
     """What a client holds per event loop."""
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
+    def __init__(self, http: aiohttp.ClientSession) -> None:
         self.http = http
         self.lock = asyncio.Lock()
         """Held while something is looked up that concurrent calls need only once."""
         self.tasks: dict[Any, asyncio.Task[Any]] = {}
-        """Work that several calls may wait for."""
+        """Work that several calls may wait for, and work that nobody waits for."""
+        self.forming: dict[Any, Any] = {}
+        """Calls of this turn of the event loop that may travel together."""
+
+    def start(self, key: Any, task: asyncio.Task[Any]) -> None:
+        """Keep a task until it is done. Its error is nobody's when all that waited for it have gone."""
+        self.tasks[key] = task
+        task.add_done_callback(lambda done: self._end(key, done))
+
+    def _end(self, key: Any, task: asyncio.Task[Any]) -> None:
+        self.tasks.pop(key, None)
+        if not task.cancelled():
+            task.exception()
 
 
 _all: WeakSet[Transport] = WeakSet()
 
 
 class Transport:
-    """Requests to the server at `url`. Errors of the transport are tried again, answers of the server are not.
+    """Requests to the server at `url`. Errors of the transport are tried again, answers of the server are not, unless
+    they say that it is busy or has failed.
 
     A server that has answered before and takes no connections now is being restarted: it is waited for, however many
     attempts that takes.
@@ -76,7 +120,12 @@ class Transport:
             raise ValueError(f'the URL of a server looks like "http://localhost:30000", not {url!r}')
         # Users of other clients have the habit of giving the API's base URL.
         self.url = url.rstrip("/").removesuffix("/v1")
-        self._headers = {**({"Authorization": f"Bearer {api_key}"} if api_key else {}), **(headers or {})}
+        self._urls: dict[str, URL] = {}
+        self._headers = {
+            "Content-Type": "application/json",
+            **({"Authorization": f"Bearer {api_key}"} if api_key else {}),
+            **(headers or {}),
+        }
         # A proxy set in the environment cannot reach a server that listens on this machine's loopback.
         self._use_proxies = parts.hostname not in _LOOPBACK
         # Connections belong to an event loop; one client may serve several run() calls, each with its own.
@@ -100,20 +149,72 @@ class Transport:
 
         `may_wait=False` is for what a server that is restarted has no use for.
         """
+        data = None if body is None else as_json(body)
 
-        async def attempt() -> httpx.Response:
-            response = await self.connection().http.request(
-                method, path, json=body, headers=_with_trace(headers)
-            )
-            if response.status_code in _TRANSIENT_STATUS:
-                raise _TransientStatus(response)
-            return response
+        async def attempt() -> _Answer:
+            async with self._request(method, path, data, headers) as response:
+                answer = _Answer(response.status, await response.read(), _retry_after_s(response))
+            if is_transient_status(answer.status):
+                raise _TransientStatus(answer)
+            return answer
 
         what = f"{method} {self.url}{path}"
-        response = await self._patiently(attempt, what, attempts, _is_transient, may_wait=may_wait)
-        return self._read(response, missing_ok)
+        answer = await self._patiently(attempt, what, attempts, _is_transient, may_wait=may_wait)
+        return _read(what, answer, missing_ok)
 
     async def stream(
+        self,
+        path: str,
+        body: Callable[[], Json],
+        on_event: Callable[[Json], None],
+        *,
+        attempts: int,
+        may_repeat: Callable[[ModelError], bool],
+        on_end: Callable[[], int | None] = lambda: None,
+        form: Literal["events", "lines"] = "events",
+        headers: Mapping[str, str] | None = None,
+        missing_ok: bool = False,
+    ) -> bool:
+        """Give every event, or line of JSON, of a streamed answer to `on_event`; False for a route that the server does
+        not have.
+
+        `body` makes the request of each attempt; `may_repeat` says whether there shall be another one after an error
+        of the transport. `on_end` may find in what came that something failed for the time being: by its status the
+        request is tried again.
+        """
+        what = f"POST {self.url}{path}"
+
+        async def attempt() -> _Answer:
+            async with self._request("POST", path, as_json(body()), headers) as response:
+                if response.status >= 300:
+                    answer = _Answer(response.status, await response.read(), _retry_after_s(response))
+                    if is_transient_status(answer.status):
+                        raise _TransientStatus(answer)
+                    return answer
+                async for line in _lines(response):
+                    if form == "events":
+                        if not line.startswith(b"data:"):
+                            continue
+                        line = line[5:].strip()
+                        if line == b"[DONE]":
+                            continue
+                    elif not line or line.isspace():
+                        continue
+                    event = parsed(line)
+                    if not isinstance(event, dict):
+                        raise ModelError(f"{what}: the stream holds no JSON object: {line[:200]!r}")
+                    on_event(event)
+                if (status := on_end()) is not None:
+                    raise _TransientStatus(_Answer(status, b""))
+                return _Answer(response.status, b"")
+
+        def again(error: BaseException) -> bool:
+            return _is_transient(error) and may_repeat(_as_model_error(what, error))
+
+        answer = await self._patiently(attempt, what, attempts, again)
+        return not answer.is_error or _read(what, answer, missing_ok) is not None
+
+    async def events(
         self,
         path: str,
         body: Json,
@@ -123,66 +224,77 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         missing_ok: bool = False,
     ) -> bool:
-        """Give every event of a streamed answer to `on_event`; False for a route that the server does not have.
-
-        Once an event came, nothing is tried again.
-        """
+        """`stream` for one answer: once an event came, nothing is tried again, and an error that is sent is raised."""
         begun = False
 
-        async def attempt() -> httpx.Response:
+        def checked(event: Json) -> None:
             nonlocal begun
-            async with self.connection().http.stream(
-                "POST", path, json=body, headers=_with_trace(headers)
-            ) as response:
-                if response.is_error:
-                    await response.aread()
-                    if response.status_code in _TRANSIENT_STATUS:
-                        raise _TransientStatus(response)
-                    return response
-                async for line in _lines(response):
-                    data = line.removeprefix(b"data:").strip()
-                    if line.startswith(b"data:") and data != b"[DONE]":
-                        begun = True
-                        on_event(self._event(path, data))
-                return response
+            begun = True
+            self.check_event(path, event)
+            on_event(event)
 
-        def may_repeat(error: BaseException) -> bool:
-            return not begun and _is_transient(error)
+        return await self.stream(
+            path,
+            lambda: body,
+            checked,
+            attempts=attempts,
+            may_repeat=lambda _: not begun,
+            headers=headers,
+            missing_ok=missing_ok,
+        )
 
-        response = await self._patiently(attempt, f"POST {self.url}{path}", attempts, may_repeat)
-        return not response.is_error or self._read(response, missing_ok) is not None
+    def check_event(self, path: str, event: Json) -> None:
+        """`ModelError` if an event says that the server gives up."""
+        error = event.get("error")
+        if error:
+            status = error.get("code") if isinstance(error, dict) else None
+            raise ModelError(
+                f"POST {self.url}{path}: the server ended the stream: {message_of(event)}",
+                status=status if isinstance(status, int) else None,
+            )
 
     def send_blocking(self, path: str, body: Json, *, timeout_s: float) -> Json | None:
         """The same as `send` for callers that are no coroutines; tried once. None for a missing route."""
-        check_allowed(f"POST {self.url}{path}")
+        what = f"POST {self.url}{path}"
+        check_allowed(what)
+        request = urllib.request.Request(self.url + path, as_json(body), self._headers, method="POST")
+        proxies = urllib.request.ProxyHandler(None if self._use_proxies else {})
         try:
-            with httpx.Client(timeout=timeout_s, headers=self._headers, trust_env=self._use_proxies) as http:
-                response = http.post(self.url + path, json=body)
-        except httpx.HTTPError as error:
-            raise _transport_error(f"POST {self.url}{path}", error) from error
-        return self._read(response, missing_ok=True)
+            with urllib.request.build_opener(proxies).open(request, timeout=timeout_s) as response:
+                answer = _Answer(response.status, response.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                answer = _Answer(error.code, error.read())
+        except OSError as error:
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            raise ModelError(f"{what}: {reason or type(error).__name__}") from error
+        return _read(what, answer, missing_ok=True)
 
     def connection(self) -> Connection:
         """What this client holds in the running event loop."""
         loop = asyncio.get_running_loop()
-        if loop not in self._connections:
-            http = httpx.AsyncClient(
-                base_url=self.url,
-                timeout=httpx.Timeout(None, connect=_CONNECT_S),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+        connection = self._connections.get(loop)
+        if connection is None:
+            http = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
                 headers=self._headers,
-                trust_env=self._use_proxies,
+                # Nobody here knows cookies; and what is not compressed need not be taken apart.
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=("Accept-Encoding", "User-Agent"),
+                # Looked up once: aiohttp's `trust_env` reads the environment and netrc at every request.
+                proxy=_proxy_of(self.url) if self._use_proxies else None,
             )
-            self._connections[loop] = Connection(http)
-        return self._connections[loop]
+            connection = self._connections[loop] = Connection(http)
+        return connection
 
     async def aclose(self) -> None:
         """Let go of the connections of the running event loop."""
         connection = self._connections.pop(asyncio.get_running_loop(), None)
         if connection is not None:
-            for task in connection.tasks.values():
+            for task in list(connection.tasks.values()):
                 task.cancel()
-            await connection.http.aclose()
+            await connection.http.close()
 
     @staticmethod
     async def close_all() -> None:
@@ -190,22 +302,57 @@ class Transport:
         for transport in list(_all):
             await transport.aclose()
 
+    def _request(self, method: str, path: str, data: bytes | None, headers: Mapping[str, str] | None) -> Any:
+        url = self._urls.get(path)
+        if url is None:
+            url = URL(self.url + path, encoded=True)
+            if method == "POST":
+                # These are few; others name sessions and messages.
+                self._urls[path] = url
+        if (trace := telemetry.headers()) is not None:
+            headers = {**(headers or {}), **trace}
+        return self.connection().http.request(method, url, data=data, headers=headers, allow_redirects=False)
+
     async def _patiently(
         self,
-        attempt: Callable[[], Awaitable[httpx.Response]],
+        attempt: Callable[[], Awaitable[_Answer]],
         what: str,
         attempts: int,
         may_repeat: Callable[[BaseException], bool],
         *,
         may_wait: bool = True,
-    ) -> httpx.Response:
+    ) -> _Answer:
         check_allowed(what)
+        try:
+            answer = await attempt()
+        except (aiohttp.ClientError, OSError, _TransientStatus) as error:
+            # The machinery of retries costs as much as a request, so those that need none go without.
+            answer = await self._again(attempt, error, what, attempts, may_repeat, may_wait)
+        self._answered = True
+        return answer
+
+    async def _again(
+        self,
+        attempt: Callable[[], Awaitable[_Answer]],
+        first: BaseException | None,
+        what: str,
+        attempts: int,
+        may_repeat: Callable[[BaseException], bool],
+        may_wait: bool,
+    ) -> _Answer:
+        """Go on after the first attempt has failed."""
         left = attempts
+
+        async def next_attempt() -> _Answer:
+            nonlocal first
+            if first is not None:
+                error, first = first, None
+                raise error
+            return await attempt()
 
         def is_enough(state: tenacity.RetryCallState) -> bool:
             nonlocal left
-            error = state.outcome.exception() if state.outcome is not None else None
-            if not (may_wait and self._answered and _never_arrived(error)):
+            if not (may_wait and self._answered and _never_arrived(_error_of(state))):
                 left -= 1
             elif state.attempt_number == _SAID_AT:
                 _log.warning("%s: the server takes no connections; waiting for it", what)
@@ -213,84 +360,102 @@ class Transport:
 
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(may_repeat),
-            wait=tenacity.wait_random_exponential(multiplier=0.4, max=10.0),
+            wait=_Patience(tenacity.wait_random_exponential(multiplier=0.4, max=10.0)),
             stop=is_enough,
             reraise=True,
         )
         try:
-            response: httpx.Response = await retrying(attempt)
-            self._answered = True
-            return response
+            answer: _Answer = await retrying(next_attempt)
+            return answer
         except _TransientStatus as error:
-            return error.response
-        except httpx.HTTPError as error:
-            raise _transport_error(what, error) from error
-
-    def _read(self, response: httpx.Response, missing_ok: bool) -> Json | None:
-        if missing_ok and response.status_code in _MISSING_STATUS:
-            return None
-        what = f"{response.request.method} {response.request.url}"
-        if response.is_error:
-            raise ModelError(
-                f"{what}: the server answered {response.status_code}: {_error_message(response)}",
-                status=response.status_code,
-            )
-        answer = _parsed(response.text) if response.content else {}
-        if not isinstance(answer, dict):
-            raise ModelError(
-                f"{what}: the answer is no JSON object: {response.text[:200]!r}",
-                status=response.status_code,
-            )
-        return answer
-
-    def _event(self, path: str, data: bytes) -> Json:
-        event = _parsed(data)
-        if not isinstance(event, dict):
-            raise ModelError(f"POST {self.url}{path}: the stream holds no JSON object: {data[:200]!r}")
-        error = event.get("error")
-        if error:
-            status = error.get("code") if isinstance(error, dict) else None
-            raise ModelError(
-                f"POST {self.url}{path}: the server ended the stream: {_message_of(event)}",
-                status=status if isinstance(status, int) else None,
-            )
-        return event
+            return error.answer
+        except (aiohttp.ClientError, OSError) as error:
+            raise _as_model_error(what, error) from error
 
 
-async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
-    """The lines of a stream. (httpx's own also end where JSON strings may go on, such as at U+2028.)"""
+class _Patience(tenacity.wait.wait_base):
+    """As long as the server asks for, but not less than `least`."""
+
+    def __init__(self, least: tenacity.wait.wait_base) -> None:
+        self._least = least
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
+        error = _error_of(retry_state)
+        asked = error.answer.retry_after_s if isinstance(error, _TransientStatus) else 0.0
+        return max(asked, self._least(retry_state))
+
+
+def _error_of(state: tenacity.RetryCallState) -> BaseException | None:
+    return None if state.outcome is None else state.outcome.exception()
+
+
+def _retry_after_s(response: aiohttp.ClientResponse) -> float:
+    """Seconds that the server asks to wait, which it says as such or as a date; 0 if it does not."""
+    said = response.headers.get("Retry-After")
+    if said is None:
+        return 0.0
+    try:
+        return max(
+            0.0, float(said) if said.strip().isdigit() else parsedate_to_datetime(said).timestamp() - time()
+        )
+    except ValueError:
+        return 0.0
+
+
+async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """The lines of a stream, of whatever length."""
     rest = b""
-    async for chunk in response.aiter_bytes():
+    async for chunk in response.content.iter_any():
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             yield line
     yield rest
 
 
-def _with_trace(headers: Mapping[str, str] | None) -> dict[str, str]:
-    return {**(headers or {}), **(telemetry.headers() or {})}
-
-
-def _transport_error(what: str, error: httpx.HTTPError) -> ModelError:
-    return ModelError(f"{what}: {str(error) or type(error).__name__}")
-
-
-def _parsed(text: str | bytes) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
+def _proxy_of(url: str) -> str | None:
+    """The proxy that the environment names for `url`."""
+    parts = urlsplit(url)
+    if urllib.request.proxy_bypass(parts.netloc):
         return None
+    proxies = urllib.request.getproxies()
+    return proxies.get(parts.scheme) or proxies.get("all")
 
 
-def _error_message(response: httpx.Response) -> str:
-    answer = _parsed(response.text)
-    return response.text.strip()[:500] or "(no message)" if answer is None else _message_of(answer)
+def _read(what: str, answer: _Answer, missing_ok: bool) -> Json | None:
+    if missing_ok and answer.status in _MISSING_STATUS:
+        return None
+    if answer.is_error:
+        raise ModelError(
+            f"{what}: the server answered {answer.status}: {answer.message}", status=answer.status
+        )
+    read = parsed(answer.body) if answer.body else {}
+    if not isinstance(read, dict):
+        text = answer.body.decode(errors="replace")
+        raise ModelError(f"{what}: the answer is no JSON object: {text[:200]!r}", status=answer.status)
+    return read
 
 
-def _message_of(answer: Any) -> str:
+def _as_model_error(what: str, error: BaseException) -> ModelError:
+    if isinstance(error, _TransientStatus):
+        answer = error.answer
+        return ModelError(
+            f"{what}: the server answered {answer.status}: {answer.message}", status=answer.status
+        )
+    if isinstance(error, aiohttp.ClientConnectorError):
+        said = f"no connection to {error.host}:{error.port}: {error.os_error.strerror or error.os_error}"
+    elif isinstance(error, aiohttp.ClientPayloadError):
+        said = "the connection was closed before the answer was complete"
+    elif isinstance(error, aiohttp.ServerDisconnectedError):
+        said = "the server closed the connection without an answer"
+    else:
+        said = str(error) or type(error).__name__
+    return ModelError(f"{what}: {said}")
+
+
+def message_of(answer: Any) -> str:
     """What the server says is wrong, out of the several shapes in which servers say it."""
     if isinstance(answer, dict):
         answer = answer.get("error", answer.get("detail", answer))
     if isinstance(answer, dict):
         answer = answer.get("message", answer)
-    return answer if isinstance(answer, str) else json.dumps(answer)[:500]
+    return answer if isinstance(answer, str) else as_json(answer).decode()[:500]

@@ -1,0 +1,63 @@
+"""What servers answer, as completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hive_frontend.client.base import Completion
+from hive_frontend.client.json_text import Json, as_json
+from hive_frontend.errors import ModelError
+
+
+def as_dict(value: Any) -> Json:
+    """`value` if it is an object, or else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def completion_of(text: Any, meta: Json, used: Any, finish: Any) -> Completion:
+    """An answer, given what its server says of it in `meta_info`, of the tokens used and of its end."""
+    if not isinstance(text, str):
+        raise ModelError(f"the server's answer holds no text but {text!r}")
+    hive = as_dict(meta.get("hive"))
+    generated = hive.get("tokens_generated", meta.get("completion_tokens", used))
+    reason = finish.get("type") if isinstance(finish, dict) else finish
+    return Completion(
+        text,
+        generated if isinstance(generated, int) else 0,
+        hive.get("tokens_replayed", 0),
+        None if reason is None else str(reason),
+    )
+
+
+def read_generated(answer: Json, prompt_ids: Any = ()) -> Completion:
+    """An answer of `/generate`."""
+    meta = as_dict(answer.get("meta_info"))
+    completion = completion_of(
+        answer.get("text"), meta, meta.get("completion_tokens"), meta.get("finish_reason")
+    )
+    if "output_ids" not in answer:
+        return completion
+    return completion._replace(prompt_ids=prompt_ids, output_ids=answer["output_ids"])
+
+
+def choices_of(answer: Json) -> list[Any]:
+    """The choices of OpenAI's endpoints, at least one."""
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not choices:
+        raise ModelError(f"the server's answer holds no choice: {as_json(answer).decode()[:200]}")
+    return choices
+
+
+def read_choice(choice: Json, used: Any) -> Completion:
+    """One of the choices, which took `used` tokens."""
+    text = as_dict(choice["message"]).get("content") if "message" in choice else choice.get("text")
+    # A model that stopped at once, or was cut off while thinking, leaves the content empty or null.
+    return completion_of(text or "", as_dict(choice.get("meta_info")), used, choice.get("finish_reason"))
+
+
+def shares(used: Any, count: int) -> list[Any]:
+    """The tokens of several choices: servers tell their sum, so each has an equal share."""
+    if not isinstance(used, int):
+        return [used] * count
+    each, rest = divmod(used, count)
+    return [each + (number < rest) for number in range(count)]
