@@ -61,6 +61,8 @@ class SchedulerState:
     """What goes through the model as decode rows; None on a release of SGLang where nothing can."""
     joined: int = 0
     """Replayed requests that entered the decode batch without a prefill."""
+    lent: int = 0
+    """Those of them whose KV was in the slots of a request that still ran."""
     steps: Steps = field(default_factory=Steps)
     memory: CacheMemory | None = None
     """None where the Logits Cache need not mind what the host has left."""
@@ -78,7 +80,12 @@ class SchedulerState:
         """All there is to tell; of what is not of the view, :meth:`View.of` takes out more."""
         cache = self.cache.summary() if self.cache else None
         if cache is not None:
-            cache |= {"replaying": len(self.replaying), "waiting": self.waiting, "joined": self.joined}
+            cache |= {
+                "replaying": len(self.replaying),
+                "waiting": self.waiting,
+                "joined": self.joined,
+                "lent": self.lent,
+            }
         known = self.agents.summary(view)
         if self.tree is not None:
             residency = self.tree.book.summary()

@@ -62,6 +62,10 @@ class Release(ABC):
     def take_resident(self, scheduler: Scheduler, req: Req, length: int) -> None:
         """Lock the request's match, and give it a row of slots that holds these ``length`` tokens."""
 
+    def lend(self, scheduler: Scheduler, req: Req, length: int) -> bool:
+        """Put the first ``length`` tokens of a running request into the tree; False where that cannot be done."""
+        return False
+
     @abstractmethod
     def process_prebuilt(self, scheduler: Scheduler, batch: ScheduleBatch) -> None:
         """The second half of entering the decode batch, after ``prepare_for_prebuilt``."""

@@ -78,6 +78,16 @@ class Release0517(Release):
         req.kv_committed_len = length
         req.set_extend_range(length, length)
 
+    def lend(self, scheduler: Scheduler, req: Req, length: int) -> bool:
+        if req.req_pool_idx is None or not req.cache_protected_len <= length <= req.kv_committed_len:
+            return False
+        req._refresh_fill_ids()
+        extended = req.extend_range
+        req.set_extend_range(length, length)
+        scheduler.tree_cache.cache_unfinished_req(req)
+        req.extend_range = extended
+        return True
+
     def process_prebuilt(self, scheduler: Scheduler, batch: ScheduleBatch) -> None:
         batch.process_prebuilt(scheduler.server_args, scheduler.future_map)
 
