@@ -6,7 +6,7 @@ import asyncio
 import logging
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from email.utils import parsedate_to_datetime
 from time import time
 from typing import Any, Literal, NamedTuple
@@ -152,11 +152,8 @@ class Transport:
         data = None if body is None else as_json(body)
 
         async def attempt() -> _Answer:
-            async with self._request(method, path, data, headers) as response:
-                answer = _Answer(response.status, await response.read(), _retry_after_s(response))
-            if is_transient_status(answer.status):
-                raise _TransientStatus(answer)
-            return answer
+            response = await self._request(method, path, data, headers)
+            return await _whole(response)
 
         what = f"{method} {self.url}{path}"
         answer = await self._patiently(attempt, what, attempts, _is_transient, may_wait=may_wait)
@@ -185,28 +182,37 @@ class Transport:
         what = f"POST {self.url}{path}"
 
         async def attempt() -> _Answer:
-            async with self._request("POST", path, as_json(body()), headers) as response:
-                if response.status >= 300:
-                    answer = _Answer(response.status, await response.read(), _retry_after_s(response))
-                    if is_transient_status(answer.status):
-                        raise _TransientStatus(answer)
-                    return answer
-                async for line in _lines(response):
-                    if form == "events":
-                        if not line.startswith(b"data:"):
-                            continue
-                        line = line[5:].strip()
-                        if line == b"[DONE]":
-                            continue
-                    elif not line or line.isspace():
-                        continue
-                    event = parsed(line)
-                    if not isinstance(event, dict):
-                        raise ModelError(f"{what}: the stream holds no JSON object: {line[:200]!r}")
-                    on_event(event)
-                if (status := on_end()) is not None:
-                    raise _TransientStatus(_Answer(status, b""))
-                return _Answer(response.status, b"")
+            response = await self._request("POST", path, as_json(body()), headers)
+            if response.status >= 300:
+                return await _whole(response)
+            try:
+                rest = b""
+                # At its end a stream gives nothing.
+                while chunk := await response.content.readany():
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in lines:
+                        take(line)
+                take(rest)
+            finally:
+                # Closes the connection if there is more to come that nobody wants.
+                response.release()
+            if (status := on_end()) is not None:
+                raise _TransientStatus(_Answer(status, b""))
+            return _Answer(response.status, b"")
+
+        def take(line: bytes) -> None:
+            if form == "events":
+                if not line.startswith(b"data:"):
+                    return
+                line = line[5:].strip()
+                if line == b"[DONE]":
+                    return
+            elif not line or line.isspace():
+                return
+            event = parsed(line)
+            if not isinstance(event, dict):
+                raise ModelError(f"{what}: the stream holds no JSON object: {line[:200]!r}")
+            on_event(event)
 
         def again(error: BaseException) -> bool:
             return _is_transient(error) and may_repeat(_as_model_error(what, error))
@@ -402,14 +408,12 @@ def _retry_after_s(response: aiohttp.ClientResponse) -> float:
         return 0.0
 
 
-async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """The lines of a stream, of whatever length."""
-    rest = b""
-    async for chunk in response.content.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line
-    yield rest
+async def _whole(response: aiohttp.ClientResponse) -> _Answer:
+    """All of an answer; `_TransientStatus` if it is none yet."""
+    answer = _Answer(response.status, await response.read(), _retry_after_s(response))
+    if is_transient_status(answer.status):
+        raise _TransientStatus(answer)
+    return answer
 
 
 def _proxy_of(url: str) -> str | None:
