@@ -41,7 +41,11 @@ def _body(worker: int) -> dict[str, Any]:
     """What the client sends, for the arms that send it by hand."""
     tag = {"agent": "main", "session": "s-0123456789abcdef", "state": "0", "sample": 0, "replay": "stepwise"}
     return {
-        "sampling_params": {"max_new_tokens": _MAX_TOKENS, "temperature": 0.7, "custom_params": {"hive": tag}},
+        "sampling_params": {
+            "max_new_tokens": _MAX_TOKENS,
+            "temperature": 0.7,
+            "custom_params": {"hive": tag},
+        },
         "stream": False,
         "messages": [{"role": "user", "content": _prompt(worker)}],
         "samples": [{"sampling_seed": 3141592653589793238}],

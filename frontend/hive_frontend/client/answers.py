@@ -16,7 +16,12 @@ def as_dict(value: Any) -> Json:
 
 
 def completion_of(
-    text: Any, meta: Json, used: Any, finish: Any, prompt_ids: Sequence[int] = (), output_ids: Sequence[int] = ()
+    text: Any,
+    meta: Json,
+    used: Any,
+    finish: Any,
+    prompt_ids: Sequence[int] = (),
+    output_ids: Sequence[int] = (),
 ) -> Completion:
     """An answer, given what its server says of it in `meta_info`, of the tokens used and of its end."""
     if not isinstance(text, str):
