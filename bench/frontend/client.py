@@ -12,8 +12,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import aiohttp
@@ -53,23 +53,42 @@ def _body(worker: int) -> dict[str, Any]:
 
 
 async def client_ms(repeats: int) -> Mapping[str, Spread]:
-    """Milliseconds per call by the names of the report's fields."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "bench.frontend.stub"], stdout=subprocess.PIPE, text=True
-    ) as stub:
+    """Milliseconds per call, and their ratios repeat by repeat, by the names of the report's fields."""
+    with _stub() as port:
+        async with _arms(port) as arms:
+            times: dict[str, list[float]] = {name: [] for name in arms}
+            names = list(arms)
+            for turn in range(-1, repeats):
+                first = turn % len(names)
+                for name in (*names[first:], *names[:first]):
+                    times[name].append(await _ms_per_call(arms[name], turn))
+            return _spreads({name: each[1:] for name, each in times.items()})
+
+
+@contextmanager
+def _stub() -> Iterator[int]:
+    """The port of a server that runs meanwhile."""
+    command = [sys.executable, "-m", "bench.frontend.stub"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stub:
         try:
             assert stub.stdout is not None
-            port = int(stub.stdout.readline())
-            async with _arms(port) as arms:
-                times: dict[str, list[float]] = {name: [] for name in arms}
-                names = list(arms)
-                for turn in range(-1, repeats):
-                    first = turn % len(names)
-                    for name in (*names[first:], *names[:first]):
-                        times[name].append(await _ms_per_call(arms[name], turn))
-                return {name: Spread.of(each[1:]) for name, each in times.items()}
+            yield int(stub.stdout.readline())
         finally:
             stub.kill()
+
+
+def _spreads(times: Mapping[str, Sequence[float]]) -> dict[str, Spread]:
+    def ratio(slower: str, faster: str) -> Spread:
+        pairs = zip(times[slower], times[faster], strict=True)
+        return Spread.of([one / other for one, other in pairs])
+
+    return {
+        **{name: Spread.of(each) for name, each in times.items()},
+        "client_raw_ratio": ratio("client_ms_per_call", "raw_ms"),
+        "client_raw_ratio_new_prompt": ratio("client_ms_per_new_prompt", "raw_ms"),
+        "client_aiohttp_ratio": ratio("client_ms_per_call", "aiohttp_ms"),
+        "client_aiohttp_ratio_new_prompt": ratio("client_ms_per_new_prompt", "aiohttp_ms"),
+    }
 
 
 async def _ms_per_call(arm: Arm, turn: int) -> float:
