@@ -3,7 +3,8 @@
 Transitions per second, bytes per live state, the time of a fork; and one search of 52 model calls under Hive, on
 LangGraph and by hand on asyncio, with the same requests and the same results, interleaved. LangGraph's headline is
 without a checkpointer, which is the favourable one for it; Hive's times are those of `arun`, whose search tree nobody
-looks at here. Times are those of the processor: nothing waits in any arm, and what else a machine does takes no part.
+looks at here. Then a model call over HTTP, to a stub in another process, beside the same exchange by hand. Times are
+those of the processor: nothing waits in any arm, and what else a machine does takes no part.
 ``--quick`` takes less than a minute on two cores.
 """
 
@@ -22,12 +23,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.frontend.client import client_ms
 from bench.frontend.comparison import ARM_NAMES, Comparison, Unequal
-from bench.frontend.report import Report, Spread, arms_table, goals_table
+from bench.frontend.report import Report, Spread, arms_table, client_table, goals_table
 from bench.frontend.states import fork_us, memory, transitions_per_s
 from bench.frontend.workload import CALLS
 
-_PACKAGES = ("hive", "langgraph", "langgraph-checkpoint", "langchain-core", "uvloop", "pydantic")
+_PACKAGES = ("hive", "langgraph", "langgraph-checkpoint", "langchain-core", "uvloop", "pydantic", "aiohttp")
 REPEATS, QUICK_REPEATS = 21, 7
 
 
@@ -51,6 +53,8 @@ async def measure(repeats: int, command: str, loop: str, console: Console) -> Re
         spread[f"langgraph_ratio{suffix}"] = comparison.ratio("langgraph", "hive")
         spread[f"langgraph_ratio_checkpointed{suffix}"] = comparison.ratio("langgraph_checkpointed", "hive")
         spread[f"asyncio_ratio{suffix}"] = comparison.ratio("hive", "asyncio")
+    console.print("model calls over HTTP")
+    spread |= await client_ms(repeats)
     console.print("forks and states")
     spread["fork_us"] = await fork_us(repeats)
     weights = await memory()
@@ -138,6 +142,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(report.model_dump_json(indent=1) + "\n")
     console.print(arms_table(report))
+    console.print(client_table(report))
     console.print(goals_table(report))
     print(f"report: {options.json.name} ({report.seconds:.0f} s)")
 

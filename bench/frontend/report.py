@@ -16,6 +16,9 @@ BYTES_PER_STATE = 8 * 1024.0
 FORK_US = 100.0
 LANGGRAPH_RATIO = 10.0
 ASYNCIO_RATIO = 3.0
+CLIENT_RAW_RATIO = 5.0
+CLIENT_RAW_RATIO_NEW_PROMPT = 7.0
+CLIENT_AIOHTTP_RATIO = 1.5
 
 
 class Spread(BaseModel):
@@ -94,6 +97,20 @@ class Report(HowMade):
     asyncio_ratio: float
     """Time of Hive over that of the same search by hand on asyncio."""
     asyncio_ratio_suspending: float
+    raw_ms: float
+    """One model call over HTTP by hand on bare sockets, 20 in flight; the server is another process."""
+    aiohttp_ms: float
+    """The same by hand on aiohttp."""
+    client_ms_per_call: float
+    """The same as `gen` in a session, where each prompt was asked before."""
+    client_ms_per_new_prompt: float
+    """Where none was."""
+    client_ms_per_merged_call: float
+    """Where all 20 ask for the same, and so travel together."""
+    client_raw_ratio: float
+    client_raw_ratio_new_prompt: float
+    client_aiohttp_ratio: float
+    client_aiohttp_ratio_new_prompt: float
     calls_per_search: int
     spread: dict[str, Spread]
     memory: Memory
@@ -142,6 +159,23 @@ class Report(HowMade):
                     value=getattr(self, f"asyncio_ratio{suffix}"),
                 ),
             ]
+        for suffix, asked in (("", "known"), ("_new_prompt", "new")):
+            goals += [
+                Goal(
+                    key=f"client_raw_ratio{suffix}",
+                    what=f"a call's time over that on bare sockets, prompt {asked}",
+                    goal=CLIENT_RAW_RATIO_NEW_PROMPT if suffix else CLIENT_RAW_RATIO,
+                    must_be="below",
+                    value=getattr(self, f"client_raw_ratio{suffix}"),
+                ),
+                Goal(
+                    key=f"client_aiohttp_ratio{suffix}",
+                    what=f"a call's time over that on aiohttp by hand, prompt {asked}",
+                    goal=CLIENT_AIOHTTP_RATIO,
+                    must_be="below",
+                    value=getattr(self, f"client_aiohttp_ratio{suffix}"),
+                ),
+            ]
         return goals
 
 
@@ -154,7 +188,24 @@ def goals_table(report: Report) -> Table:
         spread = report.spread.get(goal.key)
         extent = f"{spread.lowest:,.4g} .. {spread.highest:,.4g}" if spread else ""
         met = "[green]met[/]" if goal.met else "[red]missed[/]"
-        table.add_row(goal.what, f"{goal.value:,.4g}", extent, f"{goal.must_be} {goal.goal:,.0f}", met)
+        table.add_row(goal.what, f"{goal.value:,.4g}", extent, f"{goal.must_be} {goal.goal:,.4g}", met)
+    return table
+
+
+def client_table(report: Report) -> Table:
+    """A call over HTTP, five times."""
+    table = Table(title="One model call over HTTP, 20 in flight, milliseconds of this process")
+    for column in ("call", "median", "lowest .. highest"):
+        table.add_column(column, justify="left" if column == "call" else "right")
+    for key, call in (
+        ("raw_ms", "bare sockets"),
+        ("aiohttp_ms", "aiohttp"),
+        ("client_ms_per_call", "gen"),
+        ("client_ms_per_new_prompt", "gen, prompt new"),
+        ("client_ms_per_merged_call", "gen, all alike"),
+    ):
+        spread = report.spread[key]
+        table.add_row(call, f"{spread.median:.3f}", f"{spread.lowest:.3f} .. {spread.highest:.3f}")
     return table
 
 

@@ -221,6 +221,8 @@ class Session:
             # Shielded: a cancelled branch must not take away the registration that others wait for.
             await asyncio.shield(registration)
         request = self._request(call, transition)
+        if not telemetry.active():
+            return await send(client, request, self._listener(call, transition, agent))
         with telemetry.span(
             "request",
             request.name or agent,

@@ -52,10 +52,12 @@ def test_the_report(
     text = (tmp_path / "deep" / "report.json").read_text()
     report = Report.model_validate_json(text)
     keys = ("transitions_per_s", "fork_us", "langgraph_ratio", "asyncio_ratio", "asyncio_ratio_suspending")
+    keys += ("raw_ms", "aiohttp_ms", "client_ms_per_call", "client_ms_per_new_prompt", "client_raw_ratio")
     for key in keys:
         assert json.loads(text)[key] == report.spread[key].median > 0
     assert {arm.name for arm in report.arms} == set(ARM_NAMES)
     assert len(report.arms) == 2 * len(ARM_NAMES)
+    assert report.client_ms_per_merged_call < report.client_ms_per_call
     assert report.memory.states == 10_000
     assert report.command == "python -m bench.frontend --json report.json --quick"
     assert str(tmp_path) not in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -31,6 +31,13 @@ class Events:
     """What comes after the last event: the end, a lost connection, or nothing until the client goes."""
 
 
+@dataclass(frozen=True)
+class Lines:
+    """An answer of JSON lines, each as it comes; None loses the connection."""
+
+    lines: AsyncIterator[Any]
+
+
 @dataclass
 class Server:
     """`routes` maps `"POST /path"` to a handler; a path that ends in `*` stands for all that begin so."""
@@ -40,6 +47,7 @@ class Server:
     hung_up: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a client closes its connection while it waits for an answer."""
     url: str = ""
+    _arrival: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def __aenter__(self) -> Server:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -48,6 +56,11 @@ class Server:
 
     async def __aexit__(self, *exc: object) -> None:
         self._server.close()
+
+    async def until(self, count: int) -> None:
+        """Wait until so many requests have come."""
+        async with self._arrival:
+            await self._arrival.wait_for(lambda: len(self.received) >= count)
 
     def asked(self, path: str) -> list[Received]:
         return [request for request in self.received if request.path == path]
@@ -63,9 +76,14 @@ class Server:
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 request = Received(method, path, headers, json.loads(body) if body else None)
                 self.received.append(request)
+                async with self._arrival:
+                    self._arrival.notify_all()
                 status, answer = await self._answer(request, reader)
                 if isinstance(answer, Events):
                     await self._stream(answer, reader, writer)
+                    continue
+                if isinstance(answer, Lines):
+                    await self._lines(answer, reader, writer)
                     continue
                 data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
@@ -90,6 +108,28 @@ class Server:
             await reader.read(1)
             self.hung_up.set()
         raise ConnectionError
+
+    async def _lines(self, answer: Lines, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n")
+        leaving = asyncio.ensure_future(reader.read(1))
+        while True:
+            coming = asyncio.ensure_future(anext(answer.lines, ...))
+            await asyncio.wait({coming, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not coming.done():
+                coming.cancel()
+                self.hung_up.set()
+                raise ConnectionError
+            if (line := coming.result()) is ...:
+                break
+            if line is None:
+                leaving.cancel()
+                raise ConnectionError
+            data = json.dumps(line).encode() + b"\n"
+            writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+            await writer.drain()
+        leaving.cancel()
+        await asyncio.wait({leaving})
+        writer.write(b"0\r\n\r\n")
 
     async def _answer(self, request: Received, reader: asyncio.StreamReader) -> Answer:
         handler = next(

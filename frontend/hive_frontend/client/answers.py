@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hive_frontend.client.base import Completion
@@ -14,7 +15,14 @@ def as_dict(value: Any) -> Json:
     return value if isinstance(value, dict) else {}
 
 
-def completion_of(text: Any, meta: Json, used: Any, finish: Any) -> Completion:
+def completion_of(
+    text: Any,
+    meta: Json,
+    used: Any,
+    finish: Any,
+    prompt_ids: Sequence[int] = (),
+    output_ids: Sequence[int] = (),
+) -> Completion:
     """An answer, given what its server says of it in `meta_info`, of the tokens used and of its end."""
     if not isinstance(text, str):
         raise ModelError(f"the server's answer holds no text but {text!r}")
@@ -26,18 +34,23 @@ def completion_of(text: Any, meta: Json, used: Any, finish: Any) -> Completion:
         generated if isinstance(generated, int) else 0,
         hive.get("tokens_replayed", 0),
         None if reason is None else str(reason),
+        prompt_ids,
+        output_ids,
     )
 
 
-def read_generated(answer: Json, prompt_ids: Any = ()) -> Completion:
-    """An answer of `/generate`."""
+def read_generated(answer: Json, prompt_ids: Sequence[int] = ()) -> Completion:
+    """An answer of `/generate`. Where the server tells no tokens of the answer, none are told of the prompt."""
     meta = as_dict(answer.get("meta_info"))
-    completion = completion_of(
-        answer.get("text"), meta, meta.get("completion_tokens"), meta.get("finish_reason")
+    output_ids = answer.get("output_ids")
+    return completion_of(
+        answer.get("text"),
+        meta,
+        meta.get("completion_tokens"),
+        meta.get("finish_reason"),
+        () if output_ids is None else prompt_ids,
+        () if output_ids is None else output_ids,
     )
-    if "output_ids" not in answer:
-        return completion
-    return completion._replace(prompt_ids=prompt_ids, output_ids=answer["output_ids"])
 
 
 def choices_of(answer: Json) -> list[Any]:

@@ -65,6 +65,8 @@ class GenerateRoute:
 
         def body() -> Json:
             sent[:] = waiting(asks)
+            for ask in sent:
+                ask.give_up = self._give_up
             growing[:] = [_Growing(ask.text) for ask in sent]
             streams = asks[0].text is not None
             own = {"no_stop_trim": True} if streams else {"stream_interval": _NEVER}
@@ -105,7 +107,7 @@ class GenerateRoute:
             missing_ok=True,
         )
 
-    async def give_up(self, ask: Ask) -> None:
+    async def _give_up(self, ask: Ask) -> None:
         """Have the server stop drawing one of several answers."""
         await self._transport.send(
             "POST", "/abort_request", {"rid": ask.rid}, attempts=1, missing_ok=True, may_wait=False

@@ -28,6 +28,8 @@ class HiveGenerate:
 
     async def draw(self, asks: Sequence[Ask], adapter: str | None, attempts: int) -> bool:
         """Settle `asks`, which ask for the same; False if the server has no such route."""
+        for ask in asks:
+            ask.give_up = self._give_up
         drawing = _Drawing(self._transport, self._prompts, self._tag_of, asks, adapter)
         try:
             return await self._transport.stream(
@@ -49,7 +51,7 @@ class HiveGenerate:
                 raise
             return True
 
-    async def give_up(self, ask: Ask) -> None:
+    async def _give_up(self, ask: Ask) -> None:
         """Have the server stop drawing one of several answers."""
         await self._transport.send(
             "DELETE", f"/hive/requests/{ask.rid}", None, attempts=1, missing_ok=True, may_wait=False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
@@ -38,7 +37,6 @@ from hive_frontend.identity import check_label
 T = TypeVar("T")
 
 _RENDER_S = 10.0
-_log = logging.getLogger(__name__)
 
 
 class _Identity(NamedTuple):
@@ -122,9 +120,7 @@ class HttpClient(Client):
         self._generate = GenerateRoute(self._transport)
         self._openai = OpenAIRoutes(self._transport)
         # Behind a router the tag of a request travels in headers, which say it of one call.
-        self._merger = (
-            Merger(self._transport, self._serve, self._give_up) if merge and servers is None else None
-        )
+        self._merger = Merger(self._transport, self._serve) if merge and servers is None else None
 
     @property
     def url(self) -> str:
@@ -378,17 +374,6 @@ class HttpClient(Client):
         if asks[0].text is not None and served.sglang and "stop" in body:
             body["no_stop_trim"] = True
         await self._openai.draw(path, asks, body, attempts, identity.headers)
-
-    async def _give_up(self, ask: Ask) -> None:
-        """Tell the server of a call that is given up while others of its request go on."""
-        try:
-            if self._is_hive:
-                await self._hive.give_up(ask)
-            elif ask.request.prompt is not None and self._has_generate:
-                await self._generate.give_up(ask)
-        except ModelError:
-            # Then it computes an answer that nobody reads.
-            _log.debug("the server could not be told that a call was given up", exc_info=True)
 
     async def _make(
         self, kind: MessageKind, call: MessageCall, attempts: int, on_text: OnText | None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 
@@ -15,6 +16,8 @@ from hive_frontend.client.base import Completion, OnText, Request
 from hive_frontend.client.streamed import StreamedText
 from hive_frontend.client.transport import Transport
 from hive_frontend.errors import HiveError, ModelError
+
+_log = logging.getLogger(__name__)
 
 MOST = 128
 """Calls that travel together: what OpenAI's servers take, and half of what Hive's take."""
@@ -27,7 +30,7 @@ Serve = Callable[[Sequence["Ask"]], Awaitable[None]]
 class Ask:
     """A call under way."""
 
-    __slots__ = ("begun", "error", "gone", "refused", "request", "rid", "text", "turn")
+    __slots__ = ("begun", "error", "give_up", "gone", "refused", "request", "rid", "text", "turn")
 
     def __init__(self, request: Request, on_text: OnText | None) -> None:
         self.request = request
@@ -42,6 +45,8 @@ class Ask:
         """Whether the call was refused when it travelled with others."""
         self.rid = ""
         """Name of the request at the server, by which it can be given up alone."""
+        self.give_up: Callable[[Ask], Awaitable[None]] | None = None
+        """Tells the server that nobody waits any more, while others of the same request go on."""
         self.error: ModelError | None = None
         """Why there is no answer, if a later attempt does not bring one."""
 
@@ -69,12 +74,11 @@ class Ask:
 
 
 class Merger:
-    """Collects the asks of an event loop; `abandon` is told of one that leaves while others of its request stay."""
+    """Collects the asks of an event loop."""
 
-    def __init__(self, transport: Transport, serve: Serve, abandon: Callable[[Ask], Awaitable[None]]) -> None:
+    def __init__(self, transport: Transport, serve: Serve) -> None:
         self._transport = transport
         self._serve = serve
-        self._abandon = abandon
 
     async def ask(self, key: Hashable, ask: Ask) -> Completion:
         """The answer to a call; calls with one `key` may travel together."""
@@ -126,8 +130,16 @@ class Merger:
         if not any(other.waits for other in group):
             # This closes the connection, which ends all of them at the server.
             task.cancel()
-        elif ask.rid:
-            connection.start(ask.rid, asyncio.ensure_future(self._abandon(ask)))
+        elif ask.give_up is not None:
+            connection.start(ask.rid, asyncio.ensure_future(_told(ask.give_up(ask))))
+
+
+async def _told(telling: Awaitable[None]) -> None:
+    try:
+        await telling
+    except HiveError:
+        # Then the server computes an answer that nobody reads.
+        _log.debug("the server could not be told that a call was given up", exc_info=True)
 
 
 def own(error: Exception) -> Exception:

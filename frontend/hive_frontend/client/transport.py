@@ -6,7 +6,7 @@ import asyncio
 import logging
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from email.utils import parsedate_to_datetime
 from time import time
 from typing import Any, Literal, NamedTuple
@@ -18,6 +18,7 @@ import tenacity
 from yarl import URL
 
 from hive_frontend import telemetry
+from hive_frontend.client.connection import Connection, proxy_of
 from hive_frontend.client.guard import check_allowed
 from hive_frontend.client.json_text import Json, as_json, parsed
 from hive_frontend.errors import ModelError
@@ -26,9 +27,6 @@ _FINAL = frozenset({501, 505, 507})
 """Statuses of the 500s by which a server says that it will never do what it is asked."""
 _MISSING_STATUS = frozenset({404, 405})
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-_CONNECT_S = 10.0
-_KEEPALIVE_S = 4.0
-"""Uvicorn, which serves most models, closes connections that are idle for 5 s."""
 _SAID_AT = 4
 """The attempt at which a wait for a server is worth a word."""
 
@@ -77,29 +75,6 @@ def _is_transient(error: BaseException) -> bool:
 def _never_arrived(error: BaseException | None) -> bool:
     """Whether the request did not reach a server at all, so that nothing was computed for it."""
     return isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
-
-
-class Connection:
-    """What a client holds per event loop."""
-
-    def __init__(self, http: aiohttp.ClientSession) -> None:
-        self.http = http
-        self.lock = asyncio.Lock()
-        """Held while something is looked up that concurrent calls need only once."""
-        self.tasks: dict[Any, asyncio.Task[Any]] = {}
-        """Work that several calls may wait for, and work that nobody waits for."""
-        self.forming: dict[Any, Any] = {}
-        """Calls of this turn of the event loop that may travel together."""
-
-    def start(self, key: Any, task: asyncio.Task[Any]) -> None:
-        """Keep a task until it is done. Its error is nobody's when all that waited for it have gone."""
-        self.tasks[key] = task
-        task.add_done_callback(lambda done: self._end(key, done))
-
-    def _end(self, key: Any, task: asyncio.Task[Any]) -> None:
-        self.tasks.pop(key, None)
-        if not task.cancelled():
-            task.exception()
 
 
 _all: WeakSet[Transport] = WeakSet()
@@ -152,11 +127,8 @@ class Transport:
         data = None if body is None else as_json(body)
 
         async def attempt() -> _Answer:
-            async with self._request(method, path, data, headers) as response:
-                answer = _Answer(response.status, await response.read(), _retry_after_s(response))
-            if is_transient_status(answer.status):
-                raise _TransientStatus(answer)
-            return answer
+            response = await self._request(method, path, data, headers)
+            return await _whole(response)
 
         what = f"{method} {self.url}{path}"
         answer = await self._patiently(attempt, what, attempts, _is_transient, may_wait=may_wait)
@@ -185,28 +157,37 @@ class Transport:
         what = f"POST {self.url}{path}"
 
         async def attempt() -> _Answer:
-            async with self._request("POST", path, as_json(body()), headers) as response:
-                if response.status >= 300:
-                    answer = _Answer(response.status, await response.read(), _retry_after_s(response))
-                    if is_transient_status(answer.status):
-                        raise _TransientStatus(answer)
-                    return answer
-                async for line in _lines(response):
-                    if form == "events":
-                        if not line.startswith(b"data:"):
-                            continue
-                        line = line[5:].strip()
-                        if line == b"[DONE]":
-                            continue
-                    elif not line or line.isspace():
-                        continue
-                    event = parsed(line)
-                    if not isinstance(event, dict):
-                        raise ModelError(f"{what}: the stream holds no JSON object: {line[:200]!r}")
-                    on_event(event)
-                if (status := on_end()) is not None:
-                    raise _TransientStatus(_Answer(status, b""))
-                return _Answer(response.status, b"")
+            response = await self._request("POST", path, as_json(body()), headers)
+            if response.status >= 300:
+                return await _whole(response)
+            try:
+                rest = b""
+                # At its end a stream gives nothing.
+                while chunk := await response.content.readany():
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in lines:
+                        take(line)
+                take(rest)
+            finally:
+                # Closes the connection if there is more to come that nobody wants.
+                response.release()
+            if (status := on_end()) is not None:
+                raise _TransientStatus(_Answer(status, b""))
+            return _Answer(response.status, b"")
+
+        def take(line: bytes) -> None:
+            if form == "events":
+                if not line.startswith(b"data:"):
+                    return
+                line = line[5:].strip()
+                if line == b"[DONE]":
+                    return
+            elif not line or line.isspace():
+                return
+            event = parsed(line)
+            if not isinstance(event, dict):
+                raise ModelError(f"{what}: the stream holds no JSON object: {line[:200]!r}")
+            on_event(event)
 
         def again(error: BaseException) -> bool:
             return _is_transient(error) and may_repeat(_as_model_error(what, error))
@@ -275,26 +256,17 @@ class Transport:
         loop = asyncio.get_running_loop()
         connection = self._connections.get(loop)
         if connection is None:
-            http = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
-                headers=self._headers,
-                # Nobody here knows cookies; and what is not compressed need not be taken apart.
-                cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=("Accept-Encoding", "User-Agent"),
-                # Looked up once: aiohttp's `trust_env` reads the environment and netrc at every request.
-                proxy=_proxy_of(self.url) if self._use_proxies else None,
-            )
-            connection = self._connections[loop] = Connection(http)
+            for ended in [other for other in self._connections if other.is_closed()]:
+                self._connections.pop(ended).abandon()
+            proxy = proxy_of(self.url) if self._use_proxies else None
+            connection = self._connections[loop] = Connection(self, self._headers, proxy)
         return connection
 
     async def aclose(self) -> None:
         """Let go of the connections of the running event loop."""
         connection = self._connections.pop(asyncio.get_running_loop(), None)
         if connection is not None:
-            for task in list(connection.tasks.values()):
-                task.cancel()
-            await connection.http.close()
+            await connection.aclose()
 
     @staticmethod
     async def close_all() -> None:
@@ -402,23 +374,12 @@ def _retry_after_s(response: aiohttp.ClientResponse) -> float:
         return 0.0
 
 
-async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """The lines of a stream, of whatever length."""
-    rest = b""
-    async for chunk in response.content.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line
-    yield rest
-
-
-def _proxy_of(url: str) -> str | None:
-    """The proxy that the environment names for `url`."""
-    parts = urlsplit(url)
-    if urllib.request.proxy_bypass(parts.netloc):
-        return None
-    proxies = urllib.request.getproxies()
-    return proxies.get(parts.scheme) or proxies.get("all")
+async def _whole(response: aiohttp.ClientResponse) -> _Answer:
+    """All of an answer; `_TransientStatus` if it is none yet."""
+    answer = _Answer(response.status, await response.read(), _retry_after_s(response))
+    if is_transient_status(answer.status):
+        raise _TransientStatus(answer)
+    return answer
 
 
 def _read(what: str, answer: _Answer, missing_ok: bool) -> Json | None:
