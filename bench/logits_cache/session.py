@@ -35,7 +35,7 @@ SHARPENED_ARMS: tuple[ArmName, ...] = ("off", "stepwise", "hotspot")
 WEIGHTS: dict[WorkloadName, float] = {"resample": 4.0, "sharpened": 2.0, "search": 1.0}
 """Shares of the time that is left over, where it is limited."""
 OVERHEAD_WEIGHT = 1.0
-SHORT_EXTENDS_SHARE = 0.5
+SHORT_EXTENDS_SHARE = 0.35
 """Of the time there is, the part that short extends get where something else is measured, too."""
 SAMPLES_LEAST: dict[WorkloadName, int] = {"resample": 3, "sharpened": 3, "search": 4}
 """Where time is so short that the samples per state must be fewer than wanted."""
