@@ -96,12 +96,12 @@ def split_args(argv: Sequence[str]) -> tuple[HiveServerArgs, list[str]]:
         parser.error(str(error))
 
 
-def _model_path(argv: Sequence[str]) -> Path:
+def model_path(argv: Sequence[str]) -> Path:
     """The folder of the model that the flags name."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--model-path", "--model", type=Path, required=True)
-    path: Path = parser.parse_known_args(list(argv))[0].model_path
-    return path
+    named: Path = parser.parse_known_args(list(argv))[0].model_path
+    return named
 
 
 def print_help() -> None:
@@ -159,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if hive_args.roles:
         try:
             # In front, so that what the user says of LoRA counts.
-            rest = [*lora_flags(cpu_platform.needed(), _model_path(rest)), *rest]
+            rest = [*lora_flags(cpu_platform.needed(), model_path(rest)), *rest]
         except (FileNotFoundError, UnfitAdapter) as error:
             raise SystemExit(f"hive: --hive-roles: {error}") from None
     if "--sampling-backend" not in given:

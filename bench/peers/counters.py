@@ -53,7 +53,8 @@ class Counters:
         if passes is None:
             return self
         steps = passes["decode_steps"]
-        in_steps = (passes["running_mean"] or 0.0) * steps
+        # Rounded, so that of many steps the sum would be off, had the server not said it.
+        in_steps = passes.get("decoded_rows", passes["running_mean"] * steps)
         return replace(self, extends=passes["extends"], decode_steps=steps, in_steps=in_steps)
 
 

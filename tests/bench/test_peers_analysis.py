@@ -151,9 +151,13 @@ sglang:gen_throughput 5.5
 def test_passes_are_those_that_hives_server_counts_where_it_does() -> None:
     counted = Counters(1300, 340, 0, 4, 33, 99.0)
     assert counted.by_hive({}) == counted
-    stats = {"scheduler": {"extends": 2, "decode_steps": 50, "running_mean": 3.5}}
+    stats: dict[str, dict[str, float]] = {
+        "scheduler": {"extends": 2, "decode_steps": 50, "running_mean": 3.5}
+    }
     assert counted.by_hive(stats) == Counters(1300, 340, 0, 2, 50, 175.0)
-    nothing = {"scheduler": {"extends": 0, "decode_steps": 0, "running_mean": None}}
+    stats["scheduler"]["decoded_rows"] = 174
+    assert counted.by_hive(stats).in_steps == 174
+    nothing = {"scheduler": {"extends": 0, "decode_steps": 0, "running_mean": 0.0}}
     assert counted.by_hive(nothing).running_mean is None
 
 
