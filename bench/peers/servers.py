@@ -25,10 +25,11 @@ GPU_FLAGS = {
 LARGE_BYTES = 4_000_000_000
 """Of weights, from where on a model is large."""
 LARGE_FLAGS = {
-    # Three of 8B with adapters, pools and graphs then take 65 GB; a game needs a tenth of such a pool.
+    # Three of 8B with adapters, pools and graphs then take some 70 GB; a game needs a tenth of such a pool. Graphs are
+    # for as many rows as SGLang has them by default on such a device, give or take a factor of two.
     "--max-total-tokens": ["16384"],
     "--mem-fraction-static": ["0.9"],
-    "--cuda-graph-max-bs": ["64"],
+    "--cuda-graph-max-bs": ["256"],
 }
 
 
