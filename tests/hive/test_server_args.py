@@ -168,7 +168,7 @@ def test_origins_are_a_list() -> None:
 
 
 def test_a_plain_install_says_what_to_install() -> None:
-    lacking = ("numpy", "torch", "sglang", "msgspec", "zmq", "orjson", "prometheus_client", "platformdirs")
+    lacking = ("numpy", "torch", "sglang", "msgspec", "zmq", "prometheus_client", "platformdirs")
     program = f"import sys; sys.modules.update(dict.fromkeys({lacking})); import hive.launch_server as s; s.main([])"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
