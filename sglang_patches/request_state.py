@@ -56,6 +56,8 @@ class SchedulerState:
     """Requests with a replay that goes on, or waits; each loop of the scheduler gives every one of them a slice."""
     drawing: list[Req]
     """Distinct samples that are being drawn."""
+    answers: dict[int, Req] = field(default_factory=dict)
+    """By identity, requests of this loop with replayed tokens that are to be sent on."""
     joined: int = 0
     """Replayed requests that entered the decode batch without a prefill."""
     lent: int = 0

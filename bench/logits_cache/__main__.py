@@ -23,6 +23,7 @@ from bench.logits_cache.machine import public_command
 from bench.logits_cache.report import summary_lines, table
 from bench.logits_cache.servers import served_model, started
 from bench.logits_cache.session import Session, Settings
+from bench.logits_cache.toll import toll_table
 from bench.logits_cache.workloads import WORKLOADS, Prompts, game24_prompts, random_prompts
 from bench.report_file import can_plot
 from hive.embedded_model import ensure_embedded_model
@@ -30,6 +31,8 @@ from hive.server_process import ServerDied
 from sglang_patches.cpu_platform import needed as on_cpu
 
 PARTS = (*WORKLOADS, "overhead", "micro")
+ONLY = (*PARTS, "toll")
+"""What is measured only where it is asked for comes last: it reads the CPU time of servers of this machine."""
 QUICK_MINUTES = 10.0
 RESERVE_S = 45.0
 """Kept back where time is limited: a block may take longer than planned, and ending takes seconds."""
@@ -72,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="VOCABULARY",
         help="prompts of random token ids below VOCABULARY, for servers without a tokenizer",
     )
-    parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS), help="only these parts")
+    parser.add_argument("--only", choices=ONLY, nargs="+", default=list(PARTS), help="only these parts")
     parser.add_argument("--temperatures", type=float, nargs="+", metavar="T")
     parser.add_argument("--sharpnesses", type=float, nargs="+", metavar="S", help="divisors of temperature 1")
     parser.add_argument("--concurrencies", type=int, nargs="+", default=[1, 10], metavar="C")
@@ -155,7 +158,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             "\n".join(f"bench: {str(error) or repr(error)}" for error in errors.exceptions)
         ) from None
     report = session.write()
-    console.print(table(report.rows))
+    if report.rows:
+        console.print(table(report.rows))
+    if report.toll:
+        console.print(toll_table(report.toll))
     for line in summary_lines(report):
         console.print(line, highlight=False)
     if can_plot(console):

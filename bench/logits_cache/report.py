@@ -21,6 +21,7 @@ from bench.logits_cache.analysis import (
 from bench.logits_cache.arms import REPLAYING, ArmName
 from bench.logits_cache.micro import MicroResult
 from bench.logits_cache.run import BlockResult
+from bench.logits_cache.toll import TollRow
 from bench.logits_cache.workloads import WorkloadName
 from bench.report_file import HowMade
 
@@ -105,6 +106,7 @@ class Report(HowMade):
     """Share of stock SGLang's decode speed lost while recording, at the highest concurrency measured."""
     record_overhead_details: list[Overhead]
     replay_micro: list[MicroResult]
+    toll: list[TollRow]
     entropy_crossings: list[EntropyCrossing]
 
 
