@@ -19,8 +19,8 @@ class ServerMemory:
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        listening = listening(parts.port) if parts.hostname in _LOOPBACK else None
-        self._processes = [] if listening is None else _with_children(listening)
+        pid = listening(parts.port) if parts.hostname in _LOOPBACK else None
+        self._processes = [] if pid is None else _with_children(pid)
 
     def host_bytes(self) -> int | None:
         """Resident memory, added up over the processes: what they share is counted in each."""
