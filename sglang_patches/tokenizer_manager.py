@@ -60,8 +60,8 @@ async def _annotated(
 def _checked_at_the_door(request: Any, params: Any) -> bool:
     """Whether a request has the fields of the body that was checked, as they came.
 
-    Other endpoints make fields of their own, and this one takes some of headers if it is told to.  Integers of more than
-    64 bits are floats to the door's parser, and integers to the endpoint's: only custom parameters may be so large.
+    Other endpoints make fields of their own, and this one takes some of headers if it is told to.  Integers of more
+    than 64 bits are floats to the door's parser and integers to the endpoint's: only custom parameters may be so large.
     """
     scope = getattr(request, "scope", None) or {}
     if scope.get(ROUTE) != "/generate" or _HEADER_OVERRIDES or isinstance(params, list):
