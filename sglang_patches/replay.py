@@ -49,7 +49,7 @@ def begin(scheduler: Scheduler, req: Req) -> None:
 
 
 def advance(scheduler: Scheduler) -> None:
-    """Give every replay in progress a slice."""
+    """Give every replay in progress a slice, and answer those that are over."""
     state: SchedulerState = scheduler.hive
     if state.drawing and (state.waiting or len(state.drawing) > DRAWING):
         _see_off_lost(scheduler)
@@ -59,6 +59,17 @@ def advance(scheduler: Scheduler) -> None:
     if state.replaying:
         replaying, state.replaying = state.replaying, []
         state.replaying += [req for req in replaying if not _slice(scheduler, req)]
+    if state.answers:
+        _answer(scheduler)
+
+
+def _answer(scheduler: Scheduler) -> None:
+    """Send on what was replayed: one message for all requests of a loop, to each of the processes behind."""
+    state: SchedulerState = scheduler.hive
+    answers, state.answers = list(state.answers.values()), {}
+    for logprobs in (False, True):
+        if some := [req for req in answers if req.return_logprob == logprobs]:
+            scheduler.output_streamer.stream_output(some, logprobs)
 
 
 def prefetch(scheduler: Scheduler) -> bool:
@@ -90,6 +101,7 @@ def abort(scheduler: Scheduler, recv_req: AbortReq) -> None:
     gone = [req for req in state.replaying if recv_req.abort_all or req.rid == recv_req.rid]
     for req in gone:
         state.replaying.remove(req)
+        state.answers.pop(id(req), None)
         scheduler.ipc_channels.send_to_tokenizer.send_output(AbortReq(rid=req.rid), req)
         depart(scheduler, req, ended=False)
 
@@ -143,7 +155,7 @@ def _slice(scheduler: Scheduler, req: Req) -> bool:
         _mark(req, new)
     if replay.stop is None and req.to_finish is None:
         if new and req.stream:
-            scheduler.output_streamer.stream_output([req], req.return_logprob)
+            state.answers[id(req)] = req
         return False
     replay.stop = replay.stop or Stop.DIVERGED
     cache.concluded(replay)
@@ -169,7 +181,7 @@ def _conclude(scheduler: Scheduler, req: Req, *, finished: bool) -> None:
         req.time_stats.set_quick_finish_time()
         depart(scheduler, req, ended=not isinstance(req.finished_reason, FINISH_ABORT))
     if finished or (attached.arrived_with and req.stream):
-        scheduler.output_streamer.stream_output([req], req.return_logprob)
+        scheduler.hive.answers[id(req)] = req
     if not finished:
         scheduler.hive.cache.queued(attached.cached, req.output_ids)
         scheduler._add_request_to_queue(req)

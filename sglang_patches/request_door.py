@@ -28,6 +28,9 @@ from sglang_patches.declared_segments import separated_chat
 PARSED = "hive.parsed"
 """Key of the scope under which a route finds its body, parsed and checked."""
 
+ROUTE = "hive.route"
+"""And the route whose checks it passed."""
+
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -68,7 +71,7 @@ class RequestDoor:
                     return
                 if (check := routes.CHECKED.get(route)) and scope["method"] in ("POST", "PUT"):
                     parsed, ids = self._checked(check, body)
-                    scope[PARSED] = parsed
+                    scope[PARSED], scope[ROUTE] = parsed, route
                     if self._limits.kv_segments and (route in routes.CHATS or route == routes.SAMPLES):
                         separated_chat.set(_separated(body, parsed))
                     if route in routes.CHATS and _asks_for_meta_info(parsed):

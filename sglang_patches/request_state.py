@@ -61,6 +61,8 @@ class SchedulerState:
     """Requests in a decode step up to which samples that agree do not wait for each other's rows."""
     rows: DecodeRows | None = None
     """What goes through the model as decode rows; None on a release of SGLang where nothing can."""
+    answers: dict[int, Req] = field(default_factory=dict)
+    """By identity, requests of this loop with replayed tokens that are to be sent on."""
     joined: int = 0
     """Replayed requests that entered the decode batch without a prefill."""
     lent: int = 0

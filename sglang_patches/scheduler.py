@@ -260,7 +260,7 @@ def after_is_fully_idle(
     state: SchedulerState | None = getattr(self, "hive", None)
     if not idle or for_health_check or ignore_waiting or state is None:
         return idle
-    return not state.replaying
+    return not (state.replaying or state.answers)
 
 
 def around_on_idle(original: Callable[..., None], self: Scheduler) -> None:

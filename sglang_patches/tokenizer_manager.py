@@ -8,12 +8,14 @@ what was done.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
 from hive.request_checks import check_request_object
 from hive.request_tag import MAX_SAMPLE, RequestError, header_tag, tag_in
+from sglang_patches.request_door import ROUTE
 from sglang_patches.request_state import KV_KEY, PROBABILITY_KEY, REPEATS_KEY, REPLAYED_KEY
 
 
@@ -31,7 +33,8 @@ async def _annotated(
     if isinstance(obj.input_ids, Mapping):
         # Ollama's chat hands over all that the tokenizer returns.
         obj.input_ids = obj.input_ids["input_ids"]
-    check_request_object(obj, manager.hive_limits)
+    if not _checked_at_the_door(request, obj.sampling_params):
+        check_request_object(obj, manager.hive_limits)
     if tag := header_tag.get().to_dict():
         params = obj.sampling_params
         if isinstance(params, list):
@@ -52,6 +55,25 @@ async def _annotated(
                     if needed:
                         segments.answered(needed, item["meta_info"])
             yield answer
+
+
+def _checked_at_the_door(request: Any, params: Any) -> bool:
+    """Whether a request has the fields of the body that was checked, as they came.
+
+    Other endpoints make fields of their own, and this one takes some of headers if it is told to.  Integers of more
+    than 64 bits are floats to the door's parser and integers to the endpoint's: only custom parameters may be so large.
+    """
+    scope = getattr(request, "scope", None) or {}
+    if scope.get(ROUTE) != "/generate" or _HEADER_OVERRIDES or isinstance(params, list):
+        return False
+    return ((params or {}).get("custom_params") or {}).keys() <= {"hive"}
+
+
+_HEADER_OVERRIDES = os.environ.get("SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES", "").lower() not in (
+    "",
+    "0",
+    "false",
+)
 
 
 def before_send_one_request(self: Any, tokenized_obj: Any) -> None:

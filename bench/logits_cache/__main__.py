@@ -23,13 +23,16 @@ from bench.logits_cache.machine import public_command
 from bench.logits_cache.report import summary_lines, table
 from bench.logits_cache.servers import served_model, started
 from bench.logits_cache.session import Session, Settings
+from bench.logits_cache.toll import toll_table
 from bench.logits_cache.workloads import DRAWS, WORKLOADS, Prompts, Variant, game24_prompts, random_prompts
 from bench.report_file import can_plot
 from hive.embedded_model import ensure_embedded_model
 from hive.server_process import ServerDied
 from sglang_patches.cpu_platform import needed as on_cpu
 
-PARTS = (*WORKLOADS, "overhead", "micro", "short_extends")
+PARTS = (*WORKLOADS, "overhead", "micro")
+ONLY = (*PARTS, "short_extends", "toll")
+"""What is measured only where it is asked for comes last; the toll reads the CPU time of servers of this machine."""
 THE_MODEL = "none"
 """Stands for the model itself where adapters are named."""
 QUICK_MINUTES = 10.0
@@ -74,13 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="VOCABULARY",
         help="prompts of random token ids below VOCABULARY, for servers without a tokenizer",
     )
-    parser.add_argument(
-        "--only",
-        choices=PARTS,
-        nargs="+",
-        default=[part for part in PARTS if part != "short_extends"],
-        help="only these parts (default: all but short_extends)",
-    )
+    parser.add_argument("--only", choices=ONLY, nargs="+", default=list(PARTS), help="only these parts")
     parser.add_argument("--temperatures", type=float, nargs="+", metavar="T")
     parser.add_argument("--sharpnesses", type=float, nargs="+", metavar="S", help="divisors of temperature 1")
     parser.add_argument("--concurrencies", type=int, nargs="+", default=[1, 10], metavar="C")
@@ -190,7 +187,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             "\n".join(f"bench: {str(error) or repr(error)}" for error in errors.exceptions)
         ) from None
     report = session.write()
-    console.print(table(report.rows))
+    if report.rows:
+        console.print(table(report.rows))
+    if report.toll:
+        console.print(toll_table(report.toll))
     for line in summary_lines(report):
         console.print(line, highlight=False)
     if can_plot(console):

@@ -22,6 +22,7 @@ from bench.logits_cache.arms import REPLAYING, ArmName
 from bench.logits_cache.micro import MicroResult
 from bench.logits_cache.run import BlockResult
 from bench.logits_cache.short_extends import ShortExtends
+from bench.logits_cache.toll import TollRow
 from bench.logits_cache.workloads import Variant, WorkloadName
 from bench.report_file import HowMade
 
@@ -108,6 +109,7 @@ class Report(HowMade):
     record_overhead_details: list[Overhead]
     short_extends: list[ShortExtends]
     replay_micro: list[MicroResult]
+    toll: list[TollRow]
     entropy_crossings: list[EntropyCrossing]
 
 

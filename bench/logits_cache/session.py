@@ -28,6 +28,7 @@ from bench.logits_cache.plan import (
 from bench.logits_cache.report import Report, crossings, rows_of
 from bench.logits_cache.run import BlockResult, calibrate, measure_entropy, run_block
 from bench.logits_cache.short_extends import ShortExtends, Texts, measure_short_extends
+from bench.logits_cache.toll import TollRow, measure_toll
 from bench.logits_cache.workloads import WORKLOADS, Block, Prompts, Variant, WorkloadName
 from bench.report_file import how_made
 
@@ -82,6 +83,7 @@ class Session:
         self.overheads: list[Overhead] = []
         self.short_extends: list[ShortExtends] = []
         self.micro: list[MicroResult] = []
+        self.toll: list[TollRow] = []
         self.left_out: dict[str, str] = {}
         self._entropies: dict[tuple[str, float, bool], Interval | None] = {}
 
@@ -94,6 +96,10 @@ class Session:
         settings = self.settings
         if "micro" in settings.parts:
             self.micro = [measure_replay(temperature) for temperature in MICRO_TEMPERATURES]
+        if "toll" in settings.parts:
+            self.toll = await measure_toll(urls, prompts)
+            if list(settings.parts) == ["toll"]:
+                return
         async with contextlib.AsyncExitStack() as stack:
             clients = {kind: await stack.enter_async_context(Client(url)) for kind, url in urls.items()}
             arms = await self._answering_arms(clients, prompts)
@@ -304,6 +310,7 @@ class Session:
             record_overhead_details=self.overheads,
             short_extends=self.short_extends,
             replay_micro=self.micro,
+            toll=self.toll,
             entropy_crossings=crossings(rows),
         )
 

@@ -19,8 +19,8 @@ class ServerMemory:
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        listening = _listening(parts.port) if parts.hostname in _LOOPBACK else None
-        self._processes = [] if listening is None else _with_children(listening)
+        pid = listening(parts.port) if parts.hostname in _LOOPBACK else None
+        self._processes = [] if pid is None else _with_children(pid)
 
     def host_bytes(self) -> int | None:
         """Resident memory, added up over the processes: what they share is counted in each."""
@@ -53,7 +53,7 @@ class ServerMemory:
         return sum(held) if held and None not in held else None
 
 
-def _listening(port: int | None) -> int | None:
+def listening(port: int | None) -> int | None:
     """The process that listens at a port of this machine."""
     with contextlib.suppress(psutil.AccessDenied):
         for connection in psutil.net_connections("tcp"):

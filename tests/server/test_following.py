@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
@@ -47,6 +48,25 @@ def test_they_share_what_is_computed_and_get_what_they_would_get_alone(
     assert after["tokens_recorded"] - before["tokens_recorded"] == len(states)
     assert sum(answer.replayed for answer in answers) == sum(len(a.ids) for a in answers) - len(states)
     assert after["followed"] > before["followed"]
+
+
+def test_who_parts_from_another_needs_no_prompt_of_its_own(exact: ReplayClient) -> None:
+    """The model computes the prompt once, and no token again that it has computed for a request that still runs."""
+    some = asks(0.6, "Half past ten, the train to Trondheim")
+    alone = [exact.generate(ask, "off") for ask in some]
+    exact.flush()
+    before = exact.http.get("/hive/stats").json()
+    params = {"temperature": 0.6, "max_new_tokens": TOKENS}
+    samples = [{"sampling_seed": seed} for seed in range(SAMPLES)]
+    body = {"text": some[0].prompt, "sampling_params": params, "samples": samples}
+    answer = exact.http.post("/hive/generate", json=body)
+    lines = {line["index"]: line for line in map(json.loads, answer.text.splitlines())}
+    assert [lines[index]["output_ids"] for index in range(SAMPLES)] == [answer.ids for answer in alone]
+    after = exact.http.get("/hive/stats").json()
+    assert after["scheduler"]["extends"] - before["scheduler"]["extends"] == 1
+    assert after["scheduler"]["decode_steps"] - before["scheduler"]["decode_steps"] <= TOKENS + SAMPLES
+    assert after["logits_cache"]["lent"] > before["logits_cache"]["lent"]
+    assert exact.post("/hive/check", {})["problems"] == []
 
 
 def test_who_follows_one_that_is_aborted_goes_on_alone(exact: ReplayClient) -> None:
