@@ -85,6 +85,23 @@ async def test_what_a_server_makes_of_hives_routes_decides_nothing(answer: Answe
     assert not any(request.method == "DELETE" for request in server.received)
 
 
+async def test_what_a_server_makes_of_other_probes_decides_nothing() -> None:
+    def forbidden(request: Received) -> Answer:
+        return 403, b"not for you"
+
+    odd = {
+        "POST /hive/generate": forbidden,
+        "GET /hive/agents": forbidden,
+        "GET /v1/models": forbidden,
+        f"POST {CHAT}": chat,
+    }
+    async with Server(odd) as server:
+        client = HttpClient(server.url, model="m")
+        assert (await client.complete(ask("q"))).text == "hello"
+        await client.aclose()
+    assert server.asked(CHAT)[0].body["model"] == "m"
+
+
 async def test_a_hive_server_that_refuses_an_agent_is_heard() -> None:
     routes = {**HIVE, "POST /hive/agents": lambda request: (400, {"error": {"message": "no such tenant"}})}
     async with Server({**routes, **SGLANG}) as server, Session(HttpClient(server.url)):

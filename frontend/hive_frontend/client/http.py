@@ -63,9 +63,15 @@ class HttpClient(Client):
 
     `model` is the name of the model, or of a LoRA adapter, at the server (by default the first model that it
     lists). `timeout_s` bounds one call, its attempts and the pauses between them together. Transport errors and the
-    statuses 502, 503 and 504 are tried `attempts` times in all, with back-off; anything else is tried once, and so
-    is a stream of which a piece has come. A server that has answered before, and takes no connections now, is being
-    restarted: it is waited for until `timeout_s`.
+    statuses of busy or failing servers (429, 5xx) are tried `attempts` times in all, with back-off or as `Retry-After`
+    says; anything else is tried once, and so is a stream of which a piece has come. A server that has answered before,
+    and takes no connections now, is being restarted: it is waited for until `timeout_s`.
+
+    Calls that ask for the same in the same moment, such as samples of one state, travel as one request, each with its
+    own seed, tag, limits and errors. A request to OpenAI's endpoints has one seed, the first call's, and its answer one
+    count of tokens, of which each call is charged an equal share. `merge=False` sends every call by itself.
+
+    `extra_headers` go with every request, `extra_body` with those to OpenAI's endpoints, in place of fields of that name.
 
     `replay="off"` asks a Hive server to decode every token anew; `replay="distinct"` to draw without replacement:
     within a session no two answers to the same prompt, under the same settings, are made of the same tokens, until all
@@ -245,17 +251,7 @@ class HttpClient(Client):
     async def _answer(self, ask: Ask, attempts: int) -> Completion:
         if self._merger is None:
             return await ask.alone(self._serve)
-        request = ask.request
-        key = (
-            request.messages,
-            request.prompt,
-            request.sampling,
-            request.session,
-            request.model,
-            attempts,
-            ask.text is None,
-        )
-        return await self._merger.ask(key, ask)
+        return await self._merger.ask(ask, attempts)
 
     async def _serve(self, asks: Sequence[Ask]) -> None:
         """Get the answers to calls that ask for the same."""
@@ -283,6 +279,8 @@ class HttpClient(Client):
         try:
             self._has_hive_generate = await self._hive.draw(asks, adapter, attempts)
         except ModelError as error:
+            if self._is_hive is None and error.status is not None and not await self._asked_whether_hive():
+                return False
             if error.status == 409 and request.prompt is None:
                 self._is_hive = self._chat_only = True
                 return False
@@ -384,11 +382,8 @@ class HttpClient(Client):
             ask.unchecked = True
         served = await self._names.named(request.model)
         identity = await self._identity(request)
-        prompt: Json = (
-            {"prompt": request.prompt}
-            if request.prompt is not None
-            else {"messages": spelled(request.messages)}
-        )
+        chat = request.prompt is None
+        prompt: Json = {"messages": spelled(request.messages)} if chat else {"prompt": request.prompt}
         fields = {"model": served.name, **settings_of(sampling), "seed": identity.seed, **identity.fields}
         await self._openai.draw(asks, {**prompt, **fields}, served, attempts, identity.headers)
 

@@ -93,8 +93,20 @@ class Merger:
         self._transport = transport
         self._serve = serve
 
-    async def ask(self, key: Hashable, ask: Ask) -> Completion:
-        """The answer to a call; calls with one `key` may travel together."""
+    async def ask(self, ask: Ask, attempts: int) -> Completion:
+        """The answer to a call that is tried `attempts` times."""
+        request = ask.request
+        # What a request says once for all its samples. Sessions have prompts of their own: each knows what was written
+        # to it before.
+        key = (
+            request.messages,
+            request.prompt,
+            request.sampling,
+            request.session,
+            request.model,
+            attempts,
+            ask.text is None,
+        )
         connection = self._transport.connection()
         group = connection.forming.get(key)
         if group is None or len(group) >= MOST:

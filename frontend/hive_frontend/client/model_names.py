@@ -55,8 +55,17 @@ class ModelNames:
         if name not in self._served:
             async with self._transport.connection().lock:
                 if name not in self._served:
-                    self._served[name] = self._find(name, await self._ask("GET", "/v1/models"))
+                    self._served[name] = self._find(name, await self._listing())
         return self._served[name]
+
+    async def _listing(self) -> Json | None:
+        try:
+            return await self._ask("GET", "/v1/models")
+        except ModelError as error:
+            if error.status is None:
+                raise
+            # Who may generate may not be one who may list.
+            return None
 
     async def adapter(self, name: str | None) -> str | None:
         """What `lora_path` says, without a look at the server where nothing was named."""
