@@ -71,7 +71,7 @@ class HttpClient(Client):
     own seed, tag, limits and errors. A request to OpenAI's endpoints has one seed, the first call's, and its answer one
     count of tokens, of which each call is charged an equal share. `merge=False` sends every call by itself.
 
-    `extra_headers` go with every request, `extra_body` with those to OpenAI's endpoints, in place of fields of that name.
+    `extra_headers` go with every request; `extra_body` with those to OpenAI's endpoints, in place of fields so named.
 
     `replay="off"` asks a Hive server to decode every token anew; `replay="distinct"` to draw without replacement:
     within a session no two answers to the same prompt, under the same settings, are made of the same tokens, until all
@@ -285,8 +285,7 @@ class HttpClient(Client):
                 self._is_hive = self._chat_only = True
                 return False
             self._part(asks, error)
-        if self._has_hive_generate:
-            self._is_hive = True
+        self._is_hive = self._has_hive_generate or self._is_hive
         return self._has_hive_generate
 
     @staticmethod
