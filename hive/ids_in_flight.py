@@ -20,8 +20,9 @@ class IdsInFlight:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def claim(self, rid: Any) -> list[str]:
-        """Take the ids that a body names in ``rid`` (a checked one: a string, distinct strings, or None).
+    def claim(self, rid: Any, field: str = "rid") -> list[str]:
+        """Take the ids that a body names in ``rid`` (a checked one: a string, distinct strings, or None).  ``field`` is
+        what a message calls it.
 
         The caller gives them back to :meth:`release` when the request is over, what follows its answer included.
 
@@ -32,7 +33,7 @@ class IdsInFlight:
         for name in ids:
             if name in self._ids:
                 raise RequestError(
-                    "rid",
+                    field,
                     f"must not be that of a request in flight, got {shown(name)}; leave it out, or wait for the other "
                     "one (after a stream, for two seconds more)",
                 )

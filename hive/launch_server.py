@@ -13,10 +13,11 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from hive.events.endpoint import AUTO, private
 from hive.refused_settings import refusal, segments_refusal
-from hive.roles import lora_flags
+from hive.roles import UnfitAdapter, lora_flags
 from hive.server_args import HiveServerArgs
 
 MODEL_FLAGS = frozenset({"--model-path", "--model", "--config"})
@@ -42,6 +43,14 @@ def cpu_defaults(argv: Sequence[str]) -> list[str]:
         defaults["--dtype"] = ["float32"]
     given = {argument.split("=", 1)[0] for argument in argv}
     return [word for flag, values in defaults.items() if flag not in given for word in (flag, *values)]
+
+
+def with_warm_up(argv: Sequence[str]) -> list[str]:
+    """Flags with Hive's warm-up (:mod:`sglang_patches.warmup`), unless there is to be none."""
+    given = {argument.split("=", 1)[0] for argument in argv}
+    if given & {"--warmups", "--skip-server-warmup"}:
+        return list(argv)
+    return [*argv, "--warmups", "hive"]
 
 
 def _has_bfloat16() -> bool:
@@ -76,14 +85,23 @@ def split_args(argv: Sequence[str]) -> tuple[HiveServerArgs, list[str]]:
             parser.error(
                 "--radix-eviction-policy and --hive-eviction both choose the policy; give one of them"
             )
-    if namespace.hive_roles and (other := given & {*MODEL_FLAGS, "--lora-paths"}):
+    if namespace.hive_roles and (other := given & {"--config", "--lora-paths"}):
         parser.error(
-            f"--hive-roles serves the adapters of the embedded model; leave out {', '.join(sorted(other))}"
+            "--hive-roles serves the adapters in the folder roles of --model-path, or the embedded model's; leave out "
+            f"{', '.join(sorted(other))}"
         )
     try:
         return HiveServerArgs.from_cli_args(namespace), rest
     except ValueError as error:
         parser.error(str(error))
+
+
+def model_path(argv: Sequence[str]) -> Path:
+    """The folder of the model that the flags name."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--model-path", "--model", type=Path, required=True)
+    named: Path = parser.parse_known_args(list(argv))[0].model_path
+    return named
 
 
 def print_help() -> None:
@@ -138,15 +156,17 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise SystemExit(f"hive: {error}") from None
         if "--served-model-name" not in given:
             rest += ["--served-model-name", "smollm2-135m-instruct"]
-        if hive_args.roles:
-            try:
-                # In front, so that what the user says of LoRA counts.
-                rest = [*lora_flags(cpu_platform.needed()), *rest]
-            except FileNotFoundError as error:
-                raise SystemExit(f"hive: {error}") from None
+    if hive_args.roles:
+        try:
+            # In front, so that what the user says of LoRA counts.
+            rest = [*lora_flags(cpu_platform.needed(), model_path(rest)), *rest]
+        except (FileNotFoundError, UnfitAdapter) as error:
+            raise SystemExit(f"hive: --hive-roles: {error}") from None
     if "--sampling-backend" not in given:
         rest += ["--sampling-backend", "hive"]
-    if cpu_platform.needed():
+    if not cpu_platform.needed():
+        rest = with_warm_up(rest)
+    else:
         if "--enable-hierarchical-cache" in given:
             raise SystemExit(
                 "hive: --enable-hierarchical-cache needs a GPU: SGLang registers its host pool with CUDA. "

@@ -158,6 +158,12 @@ class HiveServerArgs:
         type=int,
         metavar="N",
     )
+    decode_rows: Literal["auto", "on", "off"] = _flag(
+        "auto",
+        "Compute prefills of few tokens as rows of a decode step, together with the running batch: 'auto', where there "
+        "are CUDA graphs for decode steps; 'on', everywhere; 'off', as SGLang does (default: auto).",
+        choices=("auto", "on", "off"),
+    )
     kv_segments: bool = _flag(
         False,
         "Keep the KV of declared segments and of messages (/hive/prefill, /hive/decode), and place it behind any "
@@ -190,8 +196,8 @@ class HiveServerArgs:
     )
     roles: bool = _flag(
         False,
-        "Serve the role adapters of the embedded model beside it, as LoRA adapters named proposer, valuer and patcher "
-        "(default: off).",
+        "Serve the role adapters of the embedded model beside it, as LoRA adapters named proposer, valuer and patcher; "
+        "with --model-path those in its folder roles, named as theirs (default: off).",
         action=argparse.BooleanOptionalAction,
     )
     max_header_bytes: int = _flag(

@@ -24,6 +24,7 @@ from hive.request_checks.choreography import within
 from hive.request_tag import RequestError, header_tag, shown
 from sglang_patches.control import controller
 from sglang_patches.kv_calls import Call
+from sglang_patches.request_door import PARSED
 
 DEFAULT_NEW_TOKENS = 128
 """As SGLang has it."""
@@ -281,12 +282,12 @@ def router(choreography: Choreography | None) -> APIRouter:
     @routes.post("/prefill")
     async def prefill(request: Request) -> Response:
         assert choreography is not None
-        return _json(await choreography.run(orjson.loads(await request.body()), request, decodes=False))
+        return _json(await choreography.run(request.scope[PARSED], request, decodes=False))
 
     @routes.post("/decode")
     async def decode(request: Request) -> Response:
         assert choreography is not None
-        body = orjson.loads(await request.body())
+        body = request.scope[PARSED]
         if body.get("stream"):
             return StreamingResponse(choreography.stream(body, request), media_type="text/event-stream")
         return _json(await choreography.run(body, request, decodes=True))

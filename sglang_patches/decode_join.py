@@ -4,27 +4,39 @@ Replay leaves a request with tokens whose KV an earlier request computed.  As lo
 there is nothing to prefill: the request enters as if a prefill server had handed it over (SGLang's path for PD
 disaggregation), and its next step is a decode step, the same kernels on the same numbers as if it had generated
 its tokens itself.  Where some of the KV is gone, it is prefilled like any other.
+
+A request that drew its tokens from rows which the model was computing for another one leaves that one at some token:
+the KV behind is in the slots of a request that still runs.  It is put into the tree then, for both of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sglang_patches.mixed_step import mix
 from sglang_patches.releases import current
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
     from sglang.srt.managers.scheduler import Scheduler
 
+    from sglang_patches.decode_rows import DecodeRows
+
 
 def around_get_new_batch_prefill(
     original: Callable[..., Any], self: Scheduler, running_batch: ScheduleBatch
 ) -> Any:
-    """Let replayed requests in before the queue is looked at."""
+    """Let replayed requests in before the queue is looked at, and a prefill of few tokens into the decode batch."""
     if any(hasattr(req, "hive") and req.hive.may_join for req in self.waiting_queue):
         running_batch = _join(self, running_batch)
-    return original(self, running_batch)
+    plan = original(self, running_batch)
+    rows: DecodeRows | None = self.hive.rows
+    # What a step with placed KV computes is put together by row; it stays apart from others.
+    if rows is None or not rows.most_rows or self.hive.kv is not None or plan.batch_to_run is None:
+        return plan
+    to_run, stays = mix(self, rows, plan.batch_to_run, plan.running_batch)
+    return type(plan)(batch_to_run=to_run, running_batch=stays)
 
 
 def _join(scheduler: Scheduler, running_batch: ScheduleBatch) -> ScheduleBatch:
@@ -44,7 +56,7 @@ def _join(scheduler: Scheduler, running_batch: ScheduleBatch) -> ScheduleBatch:
         # A batch has places for so many adapters; whoever needs one more waits, as for a prefill.
         if scheduler.enable_lora and not release.adapter_fits(scheduler, req, adapters):
             continue
-        if _admit(scheduler, req):
+        if _admit(scheduler, req, running_batch.reqs):
             joining.append(req)
             adapters.add(req.lora_id)
     if not joining:
@@ -84,17 +96,46 @@ def _supported(scheduler: Scheduler) -> bool:
     )
 
 
-def _admit(scheduler: Scheduler, req: Req) -> bool:
+def _admit(scheduler: Scheduler, req: Req, running: Sequence[Req]) -> bool:
     """Give the request its slot and its KV if all of it is resident; asks once, since a later prefill may differ."""
     release = current()
     req.hive.may_join = False
     req.init_next_round_input(scheduler.tree_cache)
     resident = len(req.origin_input_ids) + len(req.output_ids) - 1
     if not release.is_resident(req, resident):
-        return False
+        lender = _lender(req, resident, running)
+        if lender is None or not release.lend(scheduler, lender, resident):
+            return False
+        req.init_next_round_input(scheduler.tree_cache)
+        if not release.is_resident(req, resident):
+            return False
+        scheduler.hive.lent += 1
     # The next decode step needs one token of room per request; upstream's own check retracts if there is none.
     release.take_resident(scheduler, req, resident)
     # What the model never computed for this request is cached prompt, as after a prefill.
     req.already_computed = len(req.output_ids) - 1
     scheduler.hive.joined += 1
     return True
+
+
+def _lender(req: Req, length: int, running: Sequence[Req]) -> Req | None:
+    """A running request that begins with the same tokens; what segments are placed in is no such beginning."""
+    wanted = req.origin_input_ids + req.output_ids
+    for other in running:
+        attached = getattr(other, "hive", None)
+        if (
+            attached is None
+            or attached.kv is not None
+            or other.finished()
+            or other.extra_key != req.extra_key
+        ):
+            continue
+        if len(other.origin_input_ids) + len(other.output_ids) <= length:
+            continue
+        # Most differ in the last token already.
+        at = length - 1 - len(other.origin_input_ids)
+        if at >= 0 and other.output_ids[at] != wanted[length - 1]:
+            continue
+        if (other.origin_input_ids + other.output_ids)[:length] == wanted[:length]:
+            return other
+    return None

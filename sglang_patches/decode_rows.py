@@ -9,15 +9,20 @@ itself, which takes the CPU longer than the GPU has to do for a few tokens.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 if TYPE_CHECKING:
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
     from sglang.srt.model_executor.model_runner import ModelRunner
+
+Mode = Literal["auto", "on", "off"]
+"""What ``--hive-decode-rows`` says."""
+
+_ROWS_WITHOUT_GRAPHS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,40 +33,66 @@ class DecodeRows:
     """In one batch; 0: none goes."""
     most_read: int
     """Tokens whose KV the rows of one batch read, each by itself."""
+    prepare_adapters: Callable[[ForwardBatch], None] | None = None
+    """Tells the LoRA layers which row has which adapter; None on a server without adapters."""
 
     @classmethod
-    def of(cls, runner: ModelRunner) -> DecodeRows:
-        """What the graphs of a model runner allow.
+    def of(cls, runner: ModelRunner, mode: Mode) -> DecodeRows:
+        """What a model runner allows; under ``auto`` nothing where it has no graphs for decode steps.
 
-        With LoRA nothing, for adapters are prepared for batches as they come; nor where the kernels that compute a
-        request may not depend on who else is in its batch, nor where there are graphs for some sizes only.
+        Nothing goes where the kernels that compute a request may not depend on who else is in its batch, where there
+        are graphs for some batch sizes only, and where a step is more than a pass over one pool of keys and values.
         """
+        from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
         from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
 
-        graphs, args = runner.decode_cuda_graph_runner, runner.server_args
-        if not isinstance(graphs, DecodeCudaGraphRunner):
+        graphs, args, pool = runner.decode_cuda_graph_runner, runner.server_args, runner.token_to_kv_pool
+        manager = runner.lora_manager if args.enable_lora else None
+        has_graphs = isinstance(graphs, DecodeCudaGraphRunner)
+        if (
+            mode == "off"
+            or (mode == "auto" and not has_graphs)
+            or not isinstance(pool, MHATokenToKVPool)
+            or not runner.is_generation
+            or not runner.spec_algorithm.is_none()
+            or runner.model_config.is_encoder_decoder
+            or args.enable_deterministic_inference
+            or args.disable_cuda_graph_padding
+            or args.enable_dp_attention
+            or args.pp_size > 1
+            or (manager is not None and manager.lora_backend.is_moe_lora)
+        ):
             return cls(0, 0)
-        if args.enable_lora or args.enable_deterministic_inference or args.disable_cuda_graph_padding:
-            return cls(0, 0)
-        pool = runner.token_to_kv_pool
         kv = sum(layer[0].nbytes for layer in (*pool.k_buffer, *pool.v_buffer))
         # A step of a dense model reads all weights whatever its rows are. Rows of one request share a context, and each
         # reads it by itself, where an extend reads it once: no more of that than doubles what is read.
-        return cls(graphs.max_bs, sum(part.nbytes for part in runner.model.parameters()) // kv)
+        return cls(
+            graphs.max_bs if has_graphs else _ROWS_WITHOUT_GRAPHS,
+            sum(part.nbytes for part in runner.model.parameters()) // kv,
+            manager and manager.prepare_lora_batch,
+        )
+
+    def have_room(self, prefixes: Sequence[int], lengths: Sequence[int]) -> bool:
+        """Whether extends by ``lengths`` tokens behind ``prefixes`` are few enough rows, which read little enough."""
+        read = sum(
+            length * prefix + length * (length + 1) // 2
+            for prefix, length in zip(prefixes, lengths, strict=True)
+        )
+        return sum(lengths) <= self.most_rows and read <= self.most_read
 
     def fit(self, batch: ForwardBatch) -> bool:
         """Whether an extend batch is small enough, and has nothing that a graph was not captured for."""
         from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardMode
 
         return (
-            sum(batch.extend_seq_lens_cpu) <= self.most_rows
-            and batch.forward_mode == ForwardMode.EXTEND
+            self.most_rows > 0
+            and batch.forward_mode in (ForwardMode.EXTEND, ForwardMode.MIXED)
             and not batch.return_logprob
             and batch.capture_hidden_mode in (None, CaptureHiddenMode.NULL)
             and batch.input_embeds is None
             and batch.replace_embeds is None
             and not batch.contains_mm_inputs()
-            and int(_lengths(batch).sum()) <= self.most_read
+            and self.have_room(batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu)
         )
 
     def run(self, batch: ForwardBatch, forward: Callable[[ForwardBatch], Any]) -> Any:
@@ -69,7 +100,11 @@ class DecodeRows:
         # Before the step, and nothing is read back: a copy from or to the host would wait for it to end, and the
         # scheduler with it.
         ends = batch.extend_seq_lens.cumsum(0) - 1
-        output = forward(as_decode(batch))
+        rows = as_decode(batch)
+        if self.prepare_adapters is not None:
+            # The engine has prepared them for the extend.
+            self.prepare_adapters(rows)
+        output = forward(rows)
         logits = output.logits_output
         logits.next_token_logits = logits.next_token_logits[ends]
         return output

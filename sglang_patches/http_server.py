@@ -19,12 +19,13 @@ from hive.logits_cache.ratios import ratios
 from hive.request_checks import Limits
 from hive.request_tag import NAME_PATTERN, header_tag
 from hive.server_args import HiveServerArgs
-from sglang_patches import choreography, events
+from sglang_patches import choreography, events, samples
 from sglang_patches.control import controller
 from sglang_patches.declared_segments import DeclaredSegments
 from sglang_patches.releases import current
-from sglang_patches.request_door import install
+from sglang_patches.request_door import PARSED, install
 from sglang_patches.serving_chat import render
+from sglang_patches.steps import running_mean
 
 T = TypeVar("T")
 Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN.pattern}$")]
@@ -55,6 +56,7 @@ def before_setup_and_run_http_server(
     for routes in (
         router(tokenizer_manager, access, messages),
         choreography.router(messages),
+        samples.router(tokenizer_manager, access),
         events.router(server_args),
     ):
         # Not `include_router`: newer versions of FastAPI wrap the routes, and SGLang's keys look at each one's level.
@@ -134,8 +136,7 @@ def router(
 
     @routes.post("/render")
     async def render_dialogue(request: Request) -> Response:
-        # The door has checked it.
-        body = orjson.loads(await request.body())
+        body = request.scope[PARSED]
         chat = request.app.state.openai_serving_chat
         rendered = render(chat, body["messages"], body.get("prefix_ids") or [])
         return Response(orjson.dumps(rendered), media_type="application/json")
@@ -179,6 +180,8 @@ def merge_ranks(parts: list[dict[str, Any]]) -> dict[str, Any]:
         merged = _add(merged, part)
     if merged.get("logits_cache"):
         merged["logits_cache"] |= ratios(merged["logits_cache"])
+    if steps := merged.get("scheduler"):
+        steps["running_mean"] = running_mean(steps)
     return merged
 
 

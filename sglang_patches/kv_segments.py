@@ -10,7 +10,6 @@ from hive.kv_segments.slots import KvSlots
 from hive.refused_settings import segments_refusal
 from hive.server_args import HiveServerArgs
 from sglang_patches import releases
-from sglang_patches.decode_rows import DecodeRows
 from sglang_patches.model_runner import KvForward
 from sglang_patches.rotary_embedding import rope_of
 from sglang_patches.segmented_cache import SegmentedRadixCache
@@ -106,5 +105,5 @@ def start(scheduler: Scheduler) -> KvForward:
     except UnsupportedRope as error:
         raise UnsupportedServer(f"{FLAG} cannot be had: {error}") from None
     slots = KvSlots(kv.k_buffer, kv.v_buffer, rope)
-    forward = runner.hive_kv = KvForward(runner, cache, slots, DecodeRows.of(runner))
+    forward = runner.hive_kv = KvForward(runner, cache, slots, runner.hive_decode_rows)
     return forward

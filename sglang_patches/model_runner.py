@@ -1,4 +1,4 @@
-"""Hook on ``ModelRunner.forward``: before a batch goes through the model, the KV that it reads is put in place.
+"""Hook on ``ModelRunner.forward``: short extends go as decode rows, and the KV that a batch reads is put in place.
 
 All of it runs on the stream of the forward pass, in the order in which the scheduler decided it.
 """
@@ -45,10 +45,6 @@ class KvForward:
         self.states: dict[str, KvState] = {}
         """By request id: requests that take part and are not over."""
         self._siblings = Siblings()
-        self._planned: Any = None
-        """When the device had what the attention of the last decode step was planned with.  Flashinfer plans in pinned
-        memory, one piece for each size of graph, and never waits for the copy: SGLang's own batches have nothing before
-        it that takes long, and those here have copies and passes, behind which the next plan would overtake it."""
 
     # Requests and messages, as the scheduler sees them come and go.
 
@@ -106,19 +102,10 @@ class KvForward:
             batch: about to go through the model.
             forward: the engine's own forward pass.
         """
-        if self._planned is not None:
-            self._planned.synchronize()
-        output = self._run(batch, forward)
-        self._planned = self._runner.war_fastpath_read_done_event
-        return output
-
-    def _run(self, batch: ForwardBatch, forward: Callable[[ForwardBatch], Any]) -> Any:
         self._move()
-        if not self.states or not batch.rids:
-            return forward(batch)
-        known = [self.states.get(rid) for rid in batch.rids]
+        known = [self.states.get(rid) for rid in batch.rids or ()] if self.states else []
         if not any(known):
-            return forward(batch)
+            return forward_rows(self._decode_rows, batch, forward)
         self._shift(batch, known)
         if not batch.forward_mode.is_extend():
             return forward(batch)
@@ -172,8 +159,32 @@ class KvForward:
 def around_forward(
     original: Callable[..., Any], self: ModelRunner, forward_batch: ForwardBatch, *args: Any, **kwargs: Any
 ) -> Any:
-    """Put the KV in place first, where there is a segment store."""
+    """Put the KV in place first, where there is a segment store; short extends go as decode rows.
+
+    Flashinfer plans a decode step in pinned memory, one piece for each size of graph, and never waits for the copy.
+    SGLang's own steps have nothing before that copy that takes long; Hive's have copies and passes, behind which the
+    next plan would overtake it.  So the next step waits for the device to have the plan of such a one, which it nearly
+    always has by then.
+    """
     kv: KvForward | None = getattr(self, "hive_kv", None)
+    rows: DecodeRows | None = getattr(self, "hive_decode_rows", None)
+    if kv is None and rows is None:
+        return original(self, forward_batch, *args, **kwargs)
+
+    def forward(batch: ForwardBatch) -> Any:
+        return original(self, batch, *args, **kwargs)
+
+    if (planned := getattr(self, "hive_planned", None)) is not None:
+        planned.synchronize()
     if kv is not None:
-        return kv.run(forward_batch, lambda batch: original(self, batch, *args, **kwargs))
-    return original(self, forward_batch, *args, **kwargs)
+        output = kv.run(forward_batch, forward)
+    else:
+        assert rows is not None
+        output = forward_rows(rows, forward_batch, forward)
+    self.hive_planned = self.war_fastpath_read_done_event
+    return output
+
+
+def forward_rows(rows: DecodeRows, batch: ForwardBatch, forward: Callable[[ForwardBatch], Any]) -> Any:
+    """The forward pass of a batch that reads no placed KV."""
+    return rows.run(batch, forward) if rows.fit(batch) else forward(batch)

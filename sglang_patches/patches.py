@@ -363,8 +363,8 @@ PATCHES: tuple[Patch, ...] = (
         "before",
         "scheduler:before_run_batch",
         ("self", "batch"),
-        does="Puts what distinct samples may still draw into the batch's sampling info.",
-        why="The sampler learns what distinct samples have left.",
+        does="Counts the batch, and puts what distinct samples may still draw into its sampling info.",
+        why="The sampler learns what distinct samples have left, and `/hive/stats` how full batches are.",
         breaks="Distinct samples can repeat.",
         upstream=(BEFORE_FORWARD, SAMPLER_DATA),
     ),
@@ -374,11 +374,15 @@ PATCHES: tuple[Patch, ...] = (
         "model_runner:around_forward",
         ("self", "forward_batch"),
         does=(
-            "With `--hive-kv-segments`: copies KV to where it is placed, computes virtual rows, and moves the "
-            "positions of what follows the messages of a choreography."
+            "Computes extends of few tokens as rows of a decode step (`--hive-decode-rows`). With "
+            "`--hive-kv-segments`: copies KV to where it is placed, computes virtual rows, and moves the positions of "
+            "what follows the messages of a choreography."
         ),
-        why="Stored KV is placed behind any context, and corrected there.",
-        breaks="Placed segments hold KV of other requests, and choreographies are answered with nonsense.",
+        why="A decode step is one CUDA graph. Stored KV is placed behind any context, and corrected there.",
+        breaks=(
+            "Short extends take several times as long. Placed segments hold KV of other requests, and choreographies "
+            "are answered with nonsense."
+        ),
         upstream=(PLACED_KV,),
         only="0.5.17",
     ),
@@ -420,9 +424,15 @@ PATCHES: tuple[Patch, ...] = (
         "around",
         "decode_join:around_get_new_batch_prefill",
         ("self", "running_batch"),
-        does="Moves replayed requests with resident KV from the queue into the decode batch.",
-        why="A replayed request whose KV is resident joins the decode batch without a prefill.",
-        breaks="Every replayed request pays a prefill pass.",
+        does=(
+            "Moves replayed requests with resident KV from the queue into the decode batch, and the decode batch into "
+            "a prefill of few tokens."
+        ),
+        why=(
+            "A replayed request whose KV is resident joins the decode batch without a prefill, and a prefill of few "
+            "tokens holds up nobody."
+        ),
+        breaks="Every replayed request pays a prefill pass, and every prefill stops the requests that are decoded.",
         upstream=(JOIN,),
     ),
     Patch(

@@ -63,9 +63,10 @@ def _register() -> None:
         hook = getattr(importlib.import_module(f"sglang_patches.{module}"), name)
         HookRegistry.register(patch.target, hook, HookType(patch.kind))
     if HiveServerArgs.in_environment():
-        from sglang_patches.sampler import register
+        from sglang_patches import sampler, warmup
 
-        register()
+        sampler.register()
+        warmup.register()
 
 
 def verify() -> None:

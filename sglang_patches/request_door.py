@@ -19,11 +19,14 @@ from starlette.responses import Response
 from hive.access import Access
 from hive.ids_in_flight import IdsInFlight
 from hive.kv_segments.separator import SEPARATOR
-from hive.request_checks import Limits
+from hive.request_checks import Limits, ids_of
 from hive.request_tag import RequestError, RequestTag, header_tag, shown, tag_from_headers
 from hive.secret_args import without_secrets
 from sglang_patches import routes
 from sglang_patches.declared_segments import separated_chat
+
+PARSED = "hive.parsed"
+"""Key of the scope under which a route finds its body, parsed and checked."""
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -65,7 +68,8 @@ class RequestDoor:
                     return
                 if (check := routes.CHECKED.get(route)) and scope["method"] in ("POST", "PUT"):
                     parsed, ids = self._checked(check, body)
-                    if self._limits.kv_segments and route in routes.CHATS:
+                    scope[PARSED] = parsed
+                    if self._limits.kv_segments and (route in routes.CHATS or route == routes.SAMPLES):
                         separated_chat.set(_separated(body, parsed))
                     if route in routes.CHATS and _asks_for_meta_info(parsed):
                         body = orjson.dumps({**parsed, "return_meta_info": True})
@@ -143,6 +147,8 @@ class RequestDoor:
         try:
             parsed = _parse(body)
             check(parsed, self._limits)
+            if check is routes.CHECKED[routes.SAMPLES]:
+                return parsed, self._ids.claim(ids_of(parsed), "samples.rid")
             owner = parsed.get("parameters") or {} if check is routes.CHECKED[routes.VERTEX] else parsed
             return parsed, self._ids.claim(owner.get("rid"))
         except RequestError as error:
@@ -169,7 +175,7 @@ def install(app: Any, limits: Limits, access: Access) -> None:
 
 
 def _answer(_request: Any, error: RequestError) -> Response:
-    return Response(_content(error, 400), status_code=400, media_type="application/json")
+    return Response(error_body(error, 400), status_code=400, media_type="application/json")
 
 
 def _asks_for_meta_info(body: dict[str, Any]) -> bool:
@@ -267,20 +273,21 @@ def _without_secrets(send: Send) -> Send:
 
 
 async def _refuse(send: Send, refusal: Refusal) -> None:
-    content = _content(refusal.error, refusal.status)
+    content = error_body(refusal.error, refusal.status)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": content})
 
 
-def _content(error: RequestError, status: int) -> bytes:
+def error_body(error: RequestError, code: int | str) -> bytes:
+    """The one form of the door's errors."""
     return orjson.dumps(
         {
             "error": {
                 "message": str(error),
                 "type": "BadRequestError",
                 "param": error.field,
-                "code": status,
+                "code": code,
             }
         }
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from hive.agents.registry import OTHER, AgentRegistry
@@ -16,12 +16,14 @@ from hive.logits_cache.sampling import SamplingRule, derive_seed
 from hive.request_tag import tag_in
 from sglang_patches.metrics import SchedulerMetrics
 from sglang_patches.releases import current
+from sglang_patches.steps import Steps
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.managers.scheduler import Scheduler
 
     from sglang_patches.cache_memory import CacheMemory
+    from sglang_patches.decode_rows import DecodeRows
     from sglang_patches.events import LiveEvents
     from sglang_patches.kv_state import KvState
     from sglang_patches.model_runner import KvForward
@@ -55,8 +57,13 @@ class SchedulerState:
     """Requests with a replay that goes on, or waits; each loop of the scheduler gives every one of them a slice."""
     drawing: list[Req]
     """Distinct samples that are being drawn."""
+    rows: DecodeRows | None = None
+    """What goes through the model as decode rows; None on a release of SGLang where nothing can."""
     joined: int = 0
     """Replayed requests that entered the decode batch without a prefill."""
+    lent: int = 0
+    """Those of them whose KV was in the slots of a request that still ran."""
+    steps: Steps = field(default_factory=Steps)
     memory: CacheMemory | None = None
     """None where the Logits Cache need not mind what the host has left."""
     live: LiveEvents | None = None
@@ -73,14 +80,19 @@ class SchedulerState:
         """All there is to tell; of what is not of the view, :meth:`View.of` takes out more."""
         cache = self.cache.summary() if self.cache else None
         if cache is not None:
-            cache |= {"replaying": len(self.replaying), "waiting": self.waiting, "joined": self.joined}
+            cache |= {
+                "replaying": len(self.replaying),
+                "waiting": self.waiting,
+                "joined": self.joined,
+                "lent": self.lent,
+            }
         known = self.agents.summary(view)
         if self.tree is not None:
             residency = self.tree.book.summary()
             for agent in known["agents"]:
                 agent |= residency.get(agent["name"], NOT_RESIDENT)
         tree = self.tree.summary() if self.tree is not None else None
-        return {"logits_cache": cache, "radix_cache": tree, **known}
+        return {"logits_cache": cache, "radix_cache": tree, "scheduler": self.steps.summary(), **known}
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from hive.request_checks import (
     check_generate,
     check_prefill,
     check_render,
+    check_samples,
     check_vertex,
 )
 
@@ -32,10 +33,14 @@ CHECKED: dict[str, Callable[[Any, Limits], None]] = {
     "/invocations": check_chat,
     VERTEX: check_vertex,
     "/hive/render": check_render,
+    "/hive/generate": check_samples,
     "/hive/prefill": check_prefill,
     "/hive/decode": check_decode,
 }
 """Routes whose bodies are checked field by field, each by its function."""
+
+SAMPLES = "/hive/generate"
+"""Whose ids are those of its samples."""
 
 CHATS = ("/v1/chat/completions", "/invocations")
 """Those that leave out ``meta_info`` unless they are asked for it."""

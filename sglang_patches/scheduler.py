@@ -17,14 +17,17 @@ from hive.agents.registry import OTHER
 from hive.agents.tenant import EVERYTHING, View, qualified
 from hive.logits_cache.cache import LogitsCache
 from hive.logits_cache.distinct import DistinctSample
+from hive.request_checks.batches import WARM_UP_RID
 from hive.server_args import HiveServerArgs
 from sglang_patches import replay
 from sglang_patches.cache_memory import IDLE_LOOPS, CacheMemory
 from sglang_patches.control import CONTROL_PREFIX
+from sglang_patches.decode_rows import DecodeRows
 from sglang_patches.events import live_events
 from sglang_patches.mem_cache_registry import agent_aware, registry_of
 from sglang_patches.metrics import SchedulerMetrics
 from sglang_patches.plugin import verify
+from sglang_patches.releases import current
 from sglang_patches.request_state import (
     PROBABILITY_KEY,
     REPEATS_KEY,
@@ -69,6 +72,9 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
     self.hive = SchedulerState(agents, tree, cache, metrics, args.share_tenants, [], [])
     self.hive.live = live_events(self, args)
     self.hive.memory = CacheMemory.of(self, cache, args.min_free_host_bytes)
+    if current().decode_rows:
+        runner = self.tp_worker.model_runner
+        runner.hive_decode_rows = self.hive.rows = DecodeRows.of(runner, args.decode_rows)
     if args.kv_segments:
         from sglang_patches import kv_segments
 
@@ -84,7 +90,8 @@ def around_add_request_to_queue(
     from sglang.srt.managers.utils import is_health_check_generate_req
 
     fresh = not (is_retracted or req.is_retracted or len(req.output_ids) or hasattr(req, "hive"))
-    if not fresh or req.finished() or req.to_finish is not None or is_health_check_generate_req(req):
+    own = is_health_check_generate_req(req) or req.rid.startswith(WARM_UP_RID)
+    if not fresh or req.finished() or req.to_finish is not None or own:
         _queue(original, self, req, is_retracted)
         return
 
@@ -253,7 +260,8 @@ def around_on_idle(original: Callable[..., None], self: Scheduler) -> None:
 
 
 def before_run_batch(self: Scheduler, batch: ScheduleBatch, *_args: Any, **_kwargs: Any) -> None:
-    """Tell the sampler which tokens distinct samples may take, where they follow an earlier one."""
+    """Count the batch; tell the sampler which tokens distinct samples may take, where they follow an earlier one."""
+    self.hive.steps.count(batch)
     if not self.hive.drawing:
         return
     constraints = {

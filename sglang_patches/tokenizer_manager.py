@@ -48,7 +48,7 @@ async def _annotated(
         async for answer in answers:
             for index, item in enumerate(answer if isinstance(answer, list) else [answer]):
                 if isinstance(item, dict) and "completion_tokens" in item.get("meta_info", {}):
-                    _annotate(item["meta_info"], _tag(obj, item.get("index", index)))
+                    annotate(item["meta_info"], _tag(obj, item.get("index", index)))
                     if needed:
                         segments.answered(needed, item["meta_info"])
             yield answer
@@ -74,7 +74,8 @@ def _tagged(params: dict[str, Any] | None, tag: dict[str, Any]) -> dict[str, Any
     return {**(params or {}), "custom_params": {**custom, "hive": {**(custom.get("hive") or {}), **tag}}}
 
 
-def _annotate(meta_info: dict[str, Any], tag: dict[str, Any]) -> None:
+def annotate(meta_info: dict[str, Any], tag: dict[str, Any]) -> None:
+    """Say in the last or a later answer to a request what was done, beside its tag."""
     # In a batch, rows beside a replayed one carry None in its place.
     replayed = sum(mark is not None for mark in meta_info.pop(REPLAYED_KEY, ()))
     generated = meta_info["completion_tokens"] - replayed

@@ -295,10 +295,16 @@ SEAMS: tuple[Seam, ...] = (
             "srt.managers.schedule_batch.ReqKvInfo",
             _SCHEDULER + "get_num_allocatable_reqs",
         ),
-        "A replayed request with resident KV enters the way requests enter a decode server of a disaggregated pair.",
+        "A replayed request with resident KV enters the way requests enter a decode server of a disaggregated pair; a "
+        "prefill of few tokens takes in the running batch as under `--enable-mixed-chunk`.",
         f"The change *{JOIN.name}*.",
         {
-            "0.5.17": (_SCHEDULER + "_can_schedule_lora_req",),
+            "0.5.17": (
+                _SCHEDULER + "_can_schedule_lora_req",
+                _BATCH + "mix_with_running",
+                _BATCH + "check_decode_mem",
+                "srt.managers.schedule_batch.NextBatchPlan",
+            ),
             "0.5.23": (_SCHEDULER + "can_schedule_lora_req",),
         },
     ),
@@ -331,6 +337,28 @@ SEAMS: tuple[Seam, ...] = (
         (_CHAT + "_convert_to_internal_request",),
         "`POST /hive/render` asks the chat endpoint for the prompt that it would send to the engine.",
         "A route, or a method, that returns the rendered text with its tokens.",
+    ),
+    Seam(
+        "samples of one prompt",
+        "sglang_patches.samples",
+        tuple(
+            "srt.managers.tokenizer_manager." + name
+            for name in (
+                "ReqState.get_text",
+                "TokenizerManager._init_req_state",
+                "TokenizerManager._remove_req_state",
+                "TokenizerManager._validate_and_resolve_lora",
+                "TokenizerManager._tokenize_one_request",
+                "TokenizerManager._send_batch_request",
+                "TokenizerManager._set_default_priority",
+                "TokenizerManager._handle_abort_req",
+                "TokenizerManager._handle_abort_finish_reason",
+                "TokenizerManager.abort_request",
+            )
+        ),
+        "`POST /hive/generate` tokenises a prompt once, sends all samples to the scheduler in one message and reads "
+        "each one's answers off its state, where the engine's own batches tokenise, send and wait one by one.",
+        "`generate_request` takes one prompt with a list of seeds and parameters, and yields each answer as it ends.",
     ),
     Seam(
         "launcher",

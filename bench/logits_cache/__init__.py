@@ -8,6 +8,7 @@
 - :mod:`~bench.logits_cache.plan`: how much of a workload fits into the time there is;
 - :mod:`~bench.logits_cache.run`: a block of requests, sent to all arms in turn;
 - :mod:`~bench.logits_cache.overhead`, :mod:`~bench.logits_cache.micro`: recording, and replay without an engine;
+- :mod:`~bench.logits_cache.short_extends`: the first token behind a few new ones;
 - :mod:`~bench.logits_cache.analysis`: from samples to figures, pure functions;
 - :mod:`~bench.logits_cache.report`, :mod:`~bench.logits_cache.plots`: JSON, table and pictures.
 """

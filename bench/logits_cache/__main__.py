@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import httpx
+import aiohttp
 from rich.console import Console
 
 from bench.logits_cache.client import BenchError
@@ -23,13 +23,15 @@ from bench.logits_cache.machine import public_command
 from bench.logits_cache.report import summary_lines, table
 from bench.logits_cache.servers import served_model, started
 from bench.logits_cache.session import Session, Settings
-from bench.logits_cache.workloads import WORKLOADS, Prompts, game24_prompts, random_prompts
+from bench.logits_cache.workloads import DRAWS, WORKLOADS, Prompts, Variant, game24_prompts, random_prompts
 from bench.report_file import can_plot
 from hive.embedded_model import ensure_embedded_model
 from hive.server_process import ServerDied
 from sglang_patches.cpu_platform import needed as on_cpu
 
-PARTS = (*WORKLOADS, "overhead", "micro")
+PARTS = (*WORKLOADS, "overhead", "micro", "short_extends")
+THE_MODEL = "none"
+"""Stands for the model itself where adapters are named."""
 QUICK_MINUTES = 10.0
 RESERVE_S = 45.0
 """Kept back where time is limited: a block may take longer than planned, and ending takes seconds."""
@@ -72,11 +74,40 @@ def _parser() -> argparse.ArgumentParser:
         metavar="VOCABULARY",
         help="prompts of random token ids below VOCABULARY, for servers without a tokenizer",
     )
-    parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS), help="only these parts")
+    parser.add_argument(
+        "--only",
+        choices=PARTS,
+        nargs="+",
+        default=[part for part in PARTS if part != "short_extends"],
+        help="only these parts (default: all but short_extends)",
+    )
     parser.add_argument("--temperatures", type=float, nargs="+", metavar="T")
     parser.add_argument("--sharpnesses", type=float, nargs="+", metavar="S", help="divisors of temperature 1")
     parser.add_argument("--concurrencies", type=int, nargs="+", default=[1, 10], metavar="C")
     parser.add_argument("--overhead-concurrencies", type=int, nargs="+", metavar="C")
+    parser.add_argument(
+        "--overhead-draws",
+        choices=list(DRAWS),
+        nargs="+",
+        default=["plain"],
+        metavar="DRAW",
+        help="how requests of the record overhead draw: plain, at a temperature; top_p, 0.95; top_k, 50",
+    )
+    parser.add_argument(
+        "--adapters",
+        nargs="+",
+        default=[THE_MODEL],
+        metavar="NAME",
+        help="LoRA adapters that answer in overhead and short_extends, each in turn; none is the model itself",
+    )
+    parser.add_argument(
+        "--extends-at-once",
+        type=int,
+        nargs="+",
+        default=[1, 4, 8],
+        metavar="C",
+        help="requests of short_extends",
+    )
     parser.add_argument("--states", type=int, default=100, metavar="N", help="states per block, at the most")
     parser.add_argument(
         "--samples", type=int, default=8, metavar="N", help="per state of resample and sharpened"
@@ -94,6 +125,7 @@ def settings_of(options: argparse.Namespace, began: float, model: str, vocabular
     """The options with what --quick stands for; ``began`` is when the run did (``time.monotonic()``)."""
     quick: bool = options.quick
     minutes = QUICK_MINUTES if options.minutes is None and quick else options.minutes
+    adapters = [None if name == THE_MODEL else name for name in options.adapters]
     return Settings(
         command=public_command(sys.argv[1:]),
         model=model,
@@ -104,6 +136,9 @@ def settings_of(options: argparse.Namespace, began: float, model: str, vocabular
         sharpnesses=options.sharpnesses or ([4.0] if quick else [1.0, 2.0, 4.0, 8.0]),
         concurrencies=options.concurrencies,
         overhead_concurrencies=options.overhead_concurrencies or options.concurrencies,
+        overhead_variants=[Variant(draw, each) for each in adapters for draw in options.overhead_draws],
+        extends_at_once=options.extends_at_once,
+        extends_adapters=adapters,
         states=options.states,
         samples=options.samples,
         search_samples=options.search_samples,
@@ -150,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 urls |= stack.enter_context(started(missing, model, options.flags, on_cpu()))
             session = Session(settings_of(options, began, served_model(urls["hive"]), vocabulary), console)
             asyncio.run(session.run(urls, prompts))
-    except* (BenchError, ServerDied, httpx.HTTPError) as errors:
+    except* (BenchError, ServerDied, aiohttp.ClientError, TimeoutError) as errors:
         raise SystemExit(
             "\n".join(f"bench: {str(error) or repr(error)}" for error in errors.exceptions)
         ) from None

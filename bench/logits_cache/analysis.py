@@ -21,6 +21,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from bench.logits_cache.samples import Key, Samples, Timing
+from bench.logits_cache.workloads import DrawName, Variant
 
 
 class Figures(BaseModel):
@@ -210,6 +211,10 @@ class Overhead(BaseModel):
     """Decode speed where every request is new: medians over requests, in tokens/s after the first token."""
 
     concurrency: int
+    draw: DrawName
+    """What requests say of drawing, beside the temperature."""
+    adapter: str | None
+    """The LoRA adapter that answers; None is the model itself."""
     requests: int
     """In each of the three arms."""
     stock_tps: float
@@ -224,7 +229,11 @@ class Overhead(BaseModel):
 
 
 def overhead(
-    concurrency: int, stock: Sequence[Timing], off: Sequence[Timing], recording: Sequence[Timing]
+    concurrency: int,
+    stock: Sequence[Timing],
+    off: Sequence[Timing],
+    recording: Sequence[Timing],
+    variant: Variant,
 ) -> Overhead:
     """Compare the three arms."""
     stock_tps, off_tps, recording_tps = (
@@ -233,6 +242,8 @@ def overhead(
     )
     return Overhead(
         concurrency=concurrency,
+        draw=variant.draw,
+        adapter=variant.adapter,
         requests=len(recording),
         stock_tps=stock_tps,
         off_tps=off_tps,

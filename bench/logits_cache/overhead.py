@@ -12,7 +12,7 @@ from bench.logits_cache.arms import Arm
 from bench.logits_cache.client import BenchError
 from bench.logits_cache.plan import Speed
 from bench.logits_cache.samples import Timing
-from bench.logits_cache.workloads import Block, Prompts, State, sampling_params
+from bench.logits_cache.workloads import DRAWS, Block, Prompts, State, Variant, sampling_params
 
 TEMPERATURE = 0.7
 ROUNDS = 12
@@ -30,43 +30,48 @@ async def measure_overhead(
     concurrency: int,
     tokens: int,
     seconds: float | None,
-    used: int,
-) -> tuple[Overhead, int]:
+    variant: Variant,
+) -> Overhead:
     """Rounds of ``concurrency`` simultaneous requests of ``tokens`` tokens, which every arm gets in turn.
 
-    ``arms`` are stock, off and the one that records, in this order.  Ends early when ``seconds`` are over.  A prompt
-    is used once, so the recording arm never finds it; ``used`` says how many of the unseen ones are spent already.
-    Returns how many are spent now, too.
+    ``arms`` are stock, off and the one that records, in this order.  Ends early when ``seconds`` are over.  Caches are
+    cold when it begins, and a prompt is used once, so the recording arm never finds it.
 
     Raises:
         BenchError: when there are too few unseen prompts.
     """
     block = Block("resample", TEMPERATURE, concurrency, tokens, concurrency, 1)
     timings: list[list[Timing]] = [[] for _ in arms]
+    # Off and the recording arm are one server.
+    for arm in arms[:2]:
+        await arm.client.flush()
     started = time.monotonic()
     for number in range(ROUNDS):
         late = seconds is not None and time.monotonic() - started > seconds
         if late and number >= ROUNDS_LEAST:
             break
-        states = prompts.unseen[used : used + concurrency]
+        states = prompts.unseen[number * concurrency : (number + 1) * concurrency]
         if len(states) < concurrency:
             raise BenchError(f"{len(prompts.unseen)} unseen prompts are too few: ask for less concurrency")
-        used += concurrency
-        # Off and the recording arm are one server: without this, whoever comes second finds the prompt's KV there.
+        # Without this, whoever of the two arms of one server comes second finds the prompt's KV there.
         # It records nothing.
         for arm in arms[:2]:
-            await _together(arm, replace(block, max_tokens=1), states, prompts.has_text)
+            await _together(arm, replace(block, max_tokens=1), states, prompts.has_text, variant)
         for offset in range(len(arms)):
             index = (number + offset) % len(arms)
-            timings[index] += await _together(arms[index], block, states, prompts.has_text)
+            timings[index] += await _together(arms[index], block, states, prompts.has_text, variant)
     stock, off, recording = timings
-    return overhead(concurrency, stock, off, recording), used
+    return overhead(concurrency, stock, off, recording, variant)
 
 
-async def _together(arm: Arm, block: Block, states: Sequence[State], has_text: bool) -> list[Timing]:
+async def _together(
+    arm: Arm, block: Block, states: Sequence[State], has_text: bool, variant: Variant
+) -> list[Timing]:
     async def one(state: State) -> Timing:
-        params = sampling_params(block, state, 0, has_text)
-        return await arm.client.generate(state.input_ids, arm.params(params, "overhead", state, 0))
+        params = {**sampling_params(block, state, 0, has_text), **DRAWS[variant.draw]}
+        return await arm.client.generate(
+            state.input_ids, arm.params(params, "overhead", state, 0), variant.adapter
+        )
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(state)) for state in states]

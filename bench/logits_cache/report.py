@@ -21,7 +21,8 @@ from bench.logits_cache.analysis import (
 from bench.logits_cache.arms import REPLAYING, ArmName
 from bench.logits_cache.micro import MicroResult
 from bench.logits_cache.run import BlockResult
-from bench.logits_cache.workloads import WorkloadName
+from bench.logits_cache.short_extends import ShortExtends
+from bench.logits_cache.workloads import Variant, WorkloadName
 from bench.report_file import HowMade
 
 PAPER_SPEEDUPS = (1.11, 1.76)
@@ -102,8 +103,10 @@ class Report(HowMade):
     replay_tokens_per_s_server: float | None
     """The same by the server's own clock in all turns of the step-wise arm, with this model."""
     record_overhead: float | None
-    """Share of stock SGLang's decode speed lost while recording, at the highest concurrency measured."""
+    """Share of stock SGLang's decode speed lost while recording, at the highest concurrency measured, by the model
+    itself and at a temperature alone."""
     record_overhead_details: list[Overhead]
+    short_extends: list[ShortExtends]
     replay_micro: list[MicroResult]
     entropy_crossings: list[EntropyCrossing]
 
@@ -226,10 +229,17 @@ def summary_lines(report: Report) -> list[str]:
     if report.replay_tokens_per_s_server is not None:
         lines.append(f"replay in the server: {report.replay_tokens_per_s_server:,.0f} tokens/s")
     lines += [
-        f"recording, no hits, concurrency {part.concurrency}: {part.recording_tps:.1f} tokens/s per request, "
+        f"recording, no hits, {Variant(part.draw, part.adapter).label}, concurrency {part.concurrency}: "
+        f"{part.recording_tps:.1f} tokens/s per request, "
         f"stock {part.stock_tps:.1f} ({part.against_stock:+.1%} lost), "
         f"off {part.off_tps:.1f} ({part.against_off:+.1%} lost), lookup {part.miss_ms:+.2f} ms"
         for part in report.record_overhead_details
+    ]
+    lines += [
+        f"{each.new_tokens} new tokens behind {each.cached_tokens}, {each.at_once} at once, adapter {each.adapter}: "
+        f"{each.hive_ttft_ms:.1f} ms to the first one ({each.hive_in_steps:.1f} steps), "
+        f"stock {each.stock_ttft_ms:.1f} ms ({each.stock_in_steps:.1f} steps): {each.speedup:.2f}x"
+        for each in report.short_extends
     ]
     for item in report.entropy_crossings:
         where = item.crossing

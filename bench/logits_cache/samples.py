@@ -19,6 +19,8 @@ class Timing:
     """Output tokens that the Logits Cache served."""
     output: tuple[int, ...] = ()
     """The output's token ids."""
+    cached: int = 0
+    """Prompt tokens whose KV was there."""
 
     @property
     def tps(self) -> float:

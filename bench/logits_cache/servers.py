@@ -13,6 +13,8 @@ from bench.logits_cache.client import BenchError
 from hive.launch_server import cpu_defaults
 from hive.server_process import ServerProcess
 
+GPU_START_S = 900.0
+"""The longest that a server is waited for: the first one on a machine compiles kernels for minutes."""
 NGRAM_FLAGS = ("--speculative-algorithm", "NGRAM")
 
 
@@ -22,7 +24,8 @@ def started(
 ) -> Iterator[dict[str, str]]:
     """URLs of running servers by kind (``hive``, ``stock`` or ``ngram``), which end with the context.
 
-    Started one after the other: two that import at the same time take longer than that on a small machine.
+    On a CPU they start one after the other: two that import at the same time take longer than that on a small machine.
+    Beside a GPU, where there are cores, they all start at once.
 
     Raises:
         ServerDied: when one does not come up.
@@ -30,7 +33,7 @@ def started(
     common = ["--model-path", str(model), *flags]
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hive-bench-")))
-        urls: dict[str, str] = {}
+        servers: dict[str, ServerProcess] = {}
         for kind in kinds:
             # What Hive's launcher chooses on a CPU, stock gets, too: the arms must differ in the cache alone.
             extra = cpu_defaults(common) if on_cpu and kind != "hive" else []
@@ -41,9 +44,12 @@ def started(
                 environment={"OMP_WAIT_POLICY": "PASSIVE"} if on_cpu else None,
             )
             stack.callback(server.stop)
-            server.wait()
-            urls[kind] = server.url
-        yield urls
+            servers[kind] = server
+            if on_cpu:
+                server.wait()
+        for server in servers.values():
+            server.wait(GPU_START_S)
+        yield {kind: server.url for kind, server in servers.items()}
 
 
 def served_model(url: str) -> str:

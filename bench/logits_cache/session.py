@@ -27,13 +27,16 @@ from bench.logits_cache.plan import (
 )
 from bench.logits_cache.report import Report, crossings, rows_of
 from bench.logits_cache.run import BlockResult, calibrate, measure_entropy, run_block
-from bench.logits_cache.workloads import WORKLOADS, Block, Prompts, WorkloadName
+from bench.logits_cache.short_extends import ShortExtends, Texts, measure_short_extends
+from bench.logits_cache.workloads import WORKLOADS, Block, Prompts, Variant, WorkloadName
 from bench.report_file import how_made
 
 SHARPENED_ARMS: tuple[ArmName, ...] = ("off", "stepwise", "hotspot")
 WEIGHTS: dict[WorkloadName, float] = {"resample": 4.0, "sharpened": 2.0, "search": 1.0}
 """Shares of the time that is left over, where it is limited."""
 OVERHEAD_WEIGHT = 1.0
+SHORT_EXTENDS_SHARE = 0.35
+"""Of the time there is, the part that short extends get where something else is measured, too."""
 SAMPLES_LEAST: dict[WorkloadName, int] = {"resample": 3, "sharpened": 3, "search": 4}
 """Where time is so short that the samples per state must be fewer than wanted."""
 SEARCH_TOKENS_EXPECTED = 10
@@ -55,6 +58,9 @@ class Settings:
     sharpnesses: Sequence[float]
     concurrencies: Sequence[int]
     overhead_concurrencies: Sequence[int]
+    overhead_variants: Sequence[Variant]
+    extends_at_once: Sequence[int]
+    extends_adapters: Sequence[str | None]
     states: int
     samples: int
     search_samples: int
@@ -74,6 +80,7 @@ class Session:
         self.console = console
         self.results: list[BlockResult] = []
         self.overheads: list[Overhead] = []
+        self.short_extends: list[ShortExtends] = []
         self.micro: list[MicroResult] = []
         self.left_out: dict[str, str] = {}
         self._entropies: dict[tuple[str, float, bool], Interval | None] = {}
@@ -90,8 +97,36 @@ class Session:
         async with contextlib.AsyncExitStack() as stack:
             clients = {kind: await stack.enter_async_context(Client(url)) for kind, url in urls.items()}
             arms = await self._answering_arms(clients, prompts)
-            speeds = await self._calibrate(arms, prompts)
-            await self._measure(arms, prompts, speeds)
+            if "short_extends" in settings.parts:
+                await self._short_extends(arms, prompts)
+            if set(settings.parts) - {"micro", "short_extends"}:
+                speeds = await self._calibrate(arms, prompts)
+                await self._measure(arms, prompts, speeds)
+
+    async def _short_extends(self, arms: dict[ArmName, Arm], prompts: Prompts) -> None:
+        """Hive's server as it comes against stock SGLang, for the model and for adapters in turn."""
+        settings = self.settings
+        if not {"stock", "stepwise"} <= arms.keys():
+            self.left_out["short extends"] = "stock SGLang or stepwise is not there"
+            return
+        seconds: float | None = None
+        if settings.deadline is not None:
+            alone = set(settings.parts) <= {"micro", "short_extends"}
+            left = settings.deadline - time.monotonic()
+            seconds = left * (1.0 if alone else SHORT_EXTENDS_SHARE) / len(settings.extends_adapters)
+        for adapter in settings.extends_adapters:
+            began = time.monotonic()
+            self.console.print(f"short extends, adapter {adapter}", end="")
+            self.short_extends += await measure_short_extends(
+                arms["stepwise"],
+                arms["stock"],
+                Texts(prompts.text, max(settings.extends_at_once)),
+                settings.extends_at_once,
+                adapter,
+                seconds,
+            )
+            self.console.print(f": {time.monotonic() - began:.0f} s")
+            self.write()
 
     async def _measure(self, arms: dict[ArmName, Arm], prompts: Prompts, speeds: dict[int, Speed]) -> None:
         """Plan, and measure what the plan has time for."""
@@ -109,13 +144,14 @@ class Session:
             prompts.has_text,
         )
         extents = [self._extent(block, arms, prompts) for block in blocks]
+        recordings = [(variant, each) for each in at_once for variant in settings.overhead_variants]
         parts = [
             Part(
                 least_seconds(settings.overhead_tokens, speeds[concurrency]),
                 OVERHEAD_WEIGHT,
                 optional=concurrency > min(at_once),
             )
-            for concurrency in at_once
+            for _, concurrency in recordings
         ] + [
             Part(
                 state_seconds(block, extent, extent.samples_least, speeds[block.concurrency]),
@@ -127,13 +163,13 @@ class Session:
         left = None if settings.deadline is None else settings.deadline - time.monotonic()
         chosen = affordable(parts, left)
         clock = Clock(settings.deadline, [part for part, taken in zip(parts, chosen, strict=True) if taken])
-        used = 0
-        for number, concurrency in enumerate(at_once):
+        for number, (variant, concurrency) in enumerate(recordings):
             if chosen[number]:
-                used = await self._overhead(arms, prompts, concurrency, clock.next(), used)
+                await self._overhead(arms, prompts, concurrency, clock.next(), variant)
             else:
-                self._leave_out(f"record overhead, concurrency {concurrency}", parts[number])
-        for number, (block, extent) in enumerate(zip(blocks, extents, strict=True), len(at_once)):
+                what = f"record overhead, {variant.label}, concurrency {concurrency}"
+                self._leave_out(what, parts[number])
+        for number, (block, extent) in enumerate(zip(blocks, extents, strict=True), len(recordings)):
             part = parts[number]
             if chosen[number]:
                 seconds = clock.next()
@@ -200,19 +236,18 @@ class Session:
         prompts: Prompts,
         concurrency: int,
         seconds: float | None,
-        used: int,
-    ) -> int:
-        """Compare stock, off and stepwise on prompts that were not used yet; says how many are used then."""
+        variant: Variant,
+    ) -> None:
+        """Compare stock, off and stepwise on prompts that no cache knows."""
         compared = [arms[name] for name in ("stock", "off", "stepwise")]
         began = time.monotonic()
-        self.console.print(f"record overhead, concurrency {concurrency}", end="")
-        result, used = await measure_overhead(
-            compared, prompts, concurrency, self.settings.overhead_tokens, seconds, used
+        self.console.print(f"record overhead, {variant.label}, concurrency {concurrency}", end="")
+        result = await measure_overhead(
+            compared, prompts, concurrency, self.settings.overhead_tokens, seconds, variant
         )
         self.console.print(f": {result.requests} requests x 3 arms, {time.monotonic() - began:.0f} s")
         self.overheads.append(result)
         self.write()
-        return used
 
     async def _block(
         self,
@@ -258,8 +293,16 @@ class Session:
                 (micro.tokens_per_s for micro in self.micro if micro.temperature == MICRO_HEADLINE), None
             ),
             replay_tokens_per_s_server=replayed / replay_s if replay_s else None,
-            record_overhead=self.overheads[-1].against_stock if self.overheads else None,
+            record_overhead=next(
+                (
+                    each.against_stock
+                    for each in reversed(self.overheads)
+                    if (each.draw, each.adapter) == Variant()
+                ),
+                None,
+            ),
             record_overhead_details=self.overheads,
+            short_extends=self.short_extends,
             replay_micro=self.micro,
             entropy_crossings=crossings(rows),
         )

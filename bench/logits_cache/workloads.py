@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from bench.game24 import prompts
 from bench.game24.puzzles import COUNT, TEST_SET, puzzles
@@ -29,6 +29,31 @@ RANDOM_PROMPT_TOKENS = 192
 """Length of a prompt of random ids: about that of a proposal prompt."""
 RANDOM_THOUGHT_TOKENS = 10
 """Fixed length of a thought where there is no text, hence no line break."""
+
+RANDOM_TEXT_TOKENS = 50_000
+DOCS = Path(__file__).parents[2] / "docs"
+"""Long text in English that is at hand."""
+
+
+DrawName = Literal["plain", "top_p", "top_k"]
+DRAWS: Final[Mapping[DrawName, Mapping[str, float]]] = {
+    "plain": {},
+    "top_p": {"top_p": 0.95},
+    "top_k": {"top_k": 50},
+}
+"""What requests say of drawing, beside the temperature."""
+
+
+class Variant(NamedTuple):
+    """Who draws, and how."""
+
+    draw: DrawName = "plain"
+    adapter: str | None = None
+    """None is the model itself."""
+
+    @property
+    def label(self) -> str:
+        return self.draw + (f", adapter {self.adapter}" if self.adapter else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +95,8 @@ class Prompts:
     test: Sequence[State]
     unseen: Sequence[State]
     """States that no workload uses: for measuring requests that find nothing."""
+    text: Sequence[int]
+    """Tokens of something long, of which nothing is in any state."""
     has_text: bool
     """Whether the server detokenizes, so that stop strings and grammars work."""
 
@@ -94,6 +121,7 @@ def game24_prompts(model: Path, count: int) -> Prompts:
     return Prompts(
         test=[state(rank, ranked[rank].numbers) for rank in chosen[:count]],
         unseen=[state(rank, ranked[rank].numbers) for rank in others],
+        text=tokenizer.encode("\n".join(page.read_text() for page in sorted(DOCS.glob("*.md")))).ids,
         has_text=True,
     )
 
@@ -107,7 +135,8 @@ def random_prompts(vocabulary: int, count: int) -> Prompts:
         return State(f"random-{index}", ids, None)
 
     states = [state(index) for index in range(count + COUNT)]
-    return Prompts(test=states[:count], unseen=states[count:], has_text=False)
+    text = order.choices(range(vocabulary), k=RANDOM_TEXT_TOKENS)
+    return Prompts(test=states[:count], unseen=states[count:], text=text, has_text=False)
 
 
 def seed_of(workload: str, state: State, sample: int) -> int:

@@ -47,7 +47,7 @@ from bench.report_file import can_plot, how_made, not_writable, positive
 from bench.rtl_repair.tools import ToolsMissing, require_tools
 from hive import ModelError
 from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
-from hive.roles import lora_flags
+from hive.roles import UnfitAdapter, lora_flags
 from hive.server_process import ServerDied
 from sglang_patches.cpu_platform import needed as on_cpu
 
@@ -58,6 +58,7 @@ FAILURES = (
     BenchError,
     EmbeddedModelError,
     FileNotFoundError,
+    UnfitAdapter,
     ModelError,
     ServerDied,
     ValueError,
@@ -125,6 +126,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repair-blocks", type=positive, metavar="N", help="of rtl (default: 3)")
     parser.add_argument(
         "--pool", type=positive, metavar="TOKENS", help="of rtl (default: 55%% of the hot working set)"
+    )
+    parser.add_argument(
+        "--model-path",
+        type=Path,
+        metavar="DIR",
+        help="serve this model with the adapters in its folder roles, as bench.grown_model makes it (default: the "
+        "embedded model)",
     )
     parser.add_argument("--minutes", type=float, metavar="M", help="begin no block that would end later")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same tasks")
@@ -280,14 +288,14 @@ def _measure(
         Wanted(
             kind,
             # The same adapters by the same flags for all of them.
-            ("--enable-metrics", *lora_flags(on_cpu()), *flags, *options.flags),
+            ("--enable-metrics", *lora_flags(on_cpu(), options.model_path), *flags, *options.flags),
         )
         for kind in KINDS
         if kind in needed and kind not in given
     ]
     if wanted:
         session.console.print(f"starting {', '.join(each.kind for each in wanted)}")
-    with running(wanted, ensure_embedded_model(), on_cpu()) as (started, died):
+    with running(wanted, options.model_path or ensure_embedded_model(), on_cpu()) as (started, died):
         if "hive" in died:
             raise died["hive"]
         for kind, error in died.items():

@@ -52,6 +52,15 @@ class Row(BaseModel):
     step_p50_ms: float | None
     step_p99_ms: float | None
     """From the making of a request to its answer, as the program sees it."""
+    client_cpu_ms_per_request: float | None
+    """Processor time of the process that runs the arm's program and asks the server, shared out among the requests; the
+    search itself is in it."""
+    running_mean: float | None
+    """Requests in a decode step of the server, on average. None, as the next two, if the server counts nothing."""
+    extends: int | None
+    """Passes of the model over new tokens of prompts."""
+    decode_steps: int | None
+    """Passes that drew a token for each running request."""
     tokens_computed: int
     """Output tokens that the model computed: all of them, less those replayed."""
     tokens_replayed: int
@@ -111,6 +120,7 @@ def row_of(workload: WorkloadName, arm: ArmName, turns: Sequence[Turn]) -> Row:
     solved_per_minute = figure(turns, "solved_per_minute")
     assert tasks_per_minute is not None
     assert solved_per_minute is not None
+    requests = sum(len(turn.steps.latencies_s) for turn in turns)
     return Row(
         workload=workload,
         arm=arm,
@@ -121,9 +131,15 @@ def row_of(workload: WorkloadName, arm: ArmName, turns: Sequence[Turn]) -> Row:
         solved_per_minute=solved_per_minute,
         tasks_per_minute_median=median(60 * turn.score.tasks / turn.wall_s for turn in turns),
         solved_per_minute_median=median(60 * turn.score.solved / turn.wall_s for turn in turns),
-        requests=sum(len(turn.steps.latencies_s) for turn in turns),
+        requests=requests,
         step_p50_ms=step_ms(turns, 50),
         step_p99_ms=step_ms(turns, 99),
+        client_cpu_ms_per_request=1e3 * sum(turn.client_cpu_s for turn in turns) / requests
+        if requests
+        else None,
+        running_mean=total.running_mean if total else None,
+        extends=total.extends if total else None,
+        decode_steps=total.decode_steps if total else None,
         tokens_computed=sum(turn.steps.generated for turn in turns),
         tokens_replayed=sum(turn.steps.replayed for turn in turns),
         tokens_computed_per_solved=figure(turns, "tokens_computed_per_solved"),
@@ -165,6 +181,10 @@ def rows_table(report: Report) -> Table:
         "prompt",
         "p50 ms",
         "p99 ms",
+        "cpu ms",
+        "running",
+        "extends",
+        "steps",
         "host",
         "device",
         "model",
@@ -183,13 +203,18 @@ def rows_table(report: Report) -> Table:
             _number(row.prompt_tokens_computed),
             _number(row.step_p50_ms),
             _number(row.step_p99_ms),
+            _tenths(row.client_cpu_ms_per_request),
+            _tenths(row.running_mean),
+            _number(row.extends),
+            _number(row.decode_steps),
             _size(row.host_bytes),
             _size(row.device_bytes),
             _size(row.model_bytes),
             style="bold" if row.arm == "hive" else None,
         )
     table.caption = (
-        "tokens: output that the model computed; prompt: tokens that it read, less those the KV pool had"
+        "tokens: output that the model computed; prompt: tokens that it read, less those the KV pool had; cpu: of the "
+        "client, for each request; running: requests in a decode step"
     )
     return table
 
@@ -218,6 +243,10 @@ def _most(sizes: Iterable[int | None]) -> int | None:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
+
+
+def _tenths(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
 
 
 def _size(size: int | None) -> str:

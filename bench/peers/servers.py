@@ -22,6 +22,16 @@ GPU_FLAGS = {
     "--sleep-on-idle": [],
 }
 
+LARGE_BYTES = 4_000_000_000
+"""Of weights, from where on a model is large."""
+LARGE_FLAGS = {
+    # Three of 8B with adapters, pools and graphs then take some 70 GB; a game needs a tenth of such a pool. Graphs are
+    # for as many rows as SGLang has them by default on such a device, give or take a factor of two.
+    "--max-total-tokens": ["16384"],
+    "--mem-fraction-static": ["0.9"],
+    "--cuda-graph-max-bs": ["256"],
+}
+
 
 class Wanted(NamedTuple):
     """A server to start."""
@@ -30,10 +40,12 @@ class Wanted(NamedTuple):
     flags: tuple[str, ...]
 
 
-def gpu_defaults(flags: Sequence[str]) -> list[str]:
-    """Flags that let several small servers share a GPU, less those that are given."""
+def gpu_defaults(flags: Sequence[str], model: Path) -> list[str]:
+    """Flags that let several servers share a GPU, less those that are given."""
     given = {word.split("=", 1)[0] for word in flags}
-    return [word for flag, values in GPU_FLAGS.items() if flag not in given for word in (flag, *values)]
+    large = sum(file.stat().st_size for file in model.glob("*.safetensors")) > LARGE_BYTES
+    defaults = GPU_FLAGS | LARGE_FLAGS if large else GPU_FLAGS
+    return [word for flag, values in defaults.items() if flag not in given for word in (flag, *values)]
 
 
 @contextlib.contextmanager
@@ -47,7 +59,10 @@ def running(
     """
     contexts = {
         each.kind: started(
-            [each.kind], model, each.flags if on_cpu else [*each.flags, *gpu_defaults(each.flags)], on_cpu
+            [each.kind],
+            model,
+            each.flags if on_cpu else [*each.flags, *gpu_defaults(each.flags, model)],
+            on_cpu,
         )
         for each in wanted
     }

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import aiohttp
 import httpx
 from rich.console import Console
 
@@ -169,7 +170,7 @@ class Session:
         failed: Exception | None = None
         try:
             return await job
-        except* (BenchError, ModelError, httpx.HTTPError) as group:
+        except* (BenchError, ModelError, httpx.HTTPError, aiohttp.ClientError, TimeoutError) as group:
             failed = _first(group)
         reason = str(failed) or repr(failed)
         self.left_out[f"{arm}, {what}"] = reason

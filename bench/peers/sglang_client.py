@@ -1,13 +1,14 @@
-"""What somebody without a frontend writes to ask SGLang: httpx, a dict, and `n=k` where samples are alike."""
+"""What somebody without a frontend writes to ask SGLang: aiohttp, a dict, and `n=k` where samples are alike."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-import httpx
+import aiohttp
 
 from bench.logits_cache.client import BenchError
 from bench.peers.steps import Steps
@@ -32,12 +33,9 @@ class SglangClient:
 
     def __init__(self, url: str, steps: Steps) -> None:
         self._steps = steps
-        # Environment variables must not put a proxy between this process and the server.
-        self._http = httpx.AsyncClient(
-            base_url=url,
-            timeout=httpx.Timeout(900),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
-            trust_env=False,
+        # It reads no environment variables by itself: none can put a proxy between this process and the server.
+        self._http = aiohttp.ClientSession(
+            url, timeout=aiohttp.ClientTimeout(900), connector=aiohttp.TCPConnector(limit=0)
         )
 
     async def draw_singly(self, question: Question, seeds: Sequence[int]) -> list[str]:
@@ -51,18 +49,19 @@ class SglangClient:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await self._http.close()
 
     async def _ask(self, question: Question, more: dict[str, Any]) -> list[str]:
         body: dict[str, Any] = {"text": question.prompt, "sampling_params": {**question.settings, **more}}
         if question.adapter is not None:
             body["lora_path"] = question.adapter
         began = time.perf_counter()
-        response = await self._http.post("/generate", json=body)
+        async with self._http.post("/generate", json=body) as response:
+            text = await response.text()
         latency_s = time.perf_counter() - began
-        if response.status_code != 200:
-            raise BenchError(f"HTTP {response.status_code}: {response.text[:500]}")
-        parsed = response.json()
+        if response.status != 200:
+            raise BenchError(f"HTTP {response.status}: {text[:500]}")
+        parsed = json.loads(text)
         answers = parsed if isinstance(parsed, list) else [parsed]
         meta = [answer["meta_info"] for answer in answers]
         replayed = sum(each.get("hive", {}).get("tokens_replayed", 0) for each in meta)

@@ -47,7 +47,10 @@ class Server:
     async def counters(self) -> Counters | None:
         """What it computed so far; None if it was started without `--enable-metrics`."""
         answer = await self._http.get("/metrics", follow_redirects=True)
-        return read(answer.text) if answer.status_code == 200 else None
+        if answer.status_code != 200:
+            return None
+        counted, stats = read(answer.text), await self._http.get("/hive/stats")
+        return counted.by_hive(stats.json()) if stats.status_code == 200 else counted
 
     async def info(self) -> ServerInfo:
         """What it says of itself.
@@ -105,6 +108,8 @@ class Turn:
     block: int
     score: Score
     wall_s: float
+    client_cpu_s: float
+    """Of the process that runs the arm's program and asks the server: this one, in which nothing else runs."""
     steps: Steps
     computed: Counters | None
     host_bytes: int | None
@@ -117,21 +122,22 @@ async def take_turn(arm: ArmName, worker: Worker, server: Server, tasks: Tasks, 
     """Flush, work, and read the meters.
 
     Raises:
-        BenchError: when the server does not answer as it must; ModelError for the same, and errors of httpx, or a
-            group of these: one that several tasks of the turn may have met.
+        BenchError: when the server does not answer as it must; ModelError for the same, and errors of httpx
+            and aiohttp, or a group of these: one that several tasks of the turn may have met.
     """
     await server.flush()
     before = await server.counters()
     worker.steps.taken()
-    began = time.perf_counter()
+    began, cpu_began = time.perf_counter(), time.process_time()
     score = await work(worker, tasks)
-    wall_s = time.perf_counter() - began
+    wall_s, client_cpu_s = time.perf_counter() - began, time.process_time() - cpu_began
     after = await server.counters()
     return Turn(
         arm=arm,
         block=block,
         score=score,
         wall_s=wall_s,
+        client_cpu_s=client_cpu_s,
         steps=worker.steps.taken(),
         computed=None if before is None or after is None else after - before,
         host_bytes=server.memory.host_bytes(),

@@ -18,3 +18,5 @@ from hive.request_checks.limits import Limits as Limits
 from hive.request_checks.openai import check_chat as check_chat
 from hive.request_checks.openai import check_completion as check_completion
 from hive.request_checks.openai import check_render as check_render
+from hive.request_checks.samples import check_samples as check_samples
+from hive.request_checks.samples import ids_of as ids_of

@@ -12,6 +12,9 @@ from hive.request_checks.limits import Check, Limits
 from hive.request_checks.parameters import ROUTING_PER_PROMPT
 from hive.request_tag import RequestError, shown
 
+WARM_UP_RID = "HIVE_WARM_UP"
+"""What the ids of the server's warm-up requests begin with."""
+
 
 def count_prompts(
     field: str, value: Any, limits: Limits, *, texts: bool = True, ids: bool = True
@@ -116,10 +119,13 @@ def check_segments(field: str, custom_params: Any, ids: Any, size: int | None) -
         )
 
 
-def check_no_probe(rid: Any) -> None:
+def check_no_probe(rid: Any, field: str = "rid") -> None:
     for item in rid if isinstance(rid, list) else [rid]:
-        if isinstance(item, str) and item.startswith("HEALTH_CHECK"):
-            raise RequestError("rid", "must not begin with HEALTH_CHECK, which marks the server's own probes")
+        for mark in ("HEALTH_CHECK", WARM_UP_RID):
+            if isinstance(item, str) and item.startswith(mark):
+                raise RequestError(
+                    field, f"must not begin with {mark}, which marks the server's own requests"
+                )
 
 
 def check_min_tokens(

@@ -70,6 +70,15 @@ def check_render(body: Any, limits: Limits) -> None:
     for name in fields:
         if name not in ("messages", "prefix_ids"):
             raise RequestError(shown_key(name), "is unknown, the fields are messages, prefix_ids")
+    check_dialogue(fields, limits)
+
+
+def check_dialogue(fields: Mapping[str, Any], limits: Limits) -> None:
+    """Check ``messages`` of text, and ``prefix_ids`` or none, among the fields of a body.
+
+    Raises:
+        RequestError: naming the field and its rule.
+    """
     for field, message in _messages(fields):
         for name in as_object(field, message):
             if name not in ("role", "content"):

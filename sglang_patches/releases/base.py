@@ -19,6 +19,9 @@ class Release(ABC):
     storing: ClassVar[type]
     """The base of ``AgentAware``: the methods by which requests enter the tree, over its ``storing_for``."""
 
+    decode_rows: ClassVar[bool] = False
+    """Whether forward passes are batches that :mod:`sglang_patches.decode_rows` can put together anew."""
+
     unset_params: ClassVar[frozenset[str]] = frozenset()
     """Sampling parameters that this SGLang's endpoints name, as None, and that Hive lets no request set."""
 
@@ -58,6 +61,10 @@ class Release(ABC):
     @abstractmethod
     def take_resident(self, scheduler: Scheduler, req: Req, length: int) -> None:
         """Lock the request's match, and give it a row of slots that holds these ``length`` tokens."""
+
+    def lend(self, scheduler: Scheduler, req: Req, length: int) -> bool:
+        """Put the first ``length`` tokens of a running request into the tree; False where that cannot be done."""
+        return False
 
     @abstractmethod
     def process_prebuilt(self, scheduler: Scheduler, batch: ScheduleBatch) -> None:

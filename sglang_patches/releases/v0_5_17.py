@@ -31,6 +31,7 @@ class Release0517(Release):
     """The adapter."""
 
     storing = Storing
+    decode_rows = True
 
     def ranks(self, scheduler: Scheduler) -> Any:
         return scheduler.ps
@@ -76,6 +77,16 @@ class Release0517(Release):
         req.kv = ReqKvInfo(kv_allocated_len=length, swa_evicted_seqlen=0)
         req.kv_committed_len = length
         req.set_extend_range(length, length)
+
+    def lend(self, scheduler: Scheduler, req: Req, length: int) -> bool:
+        if req.req_pool_idx is None or not req.cache_protected_len <= length <= req.kv_committed_len:
+            return False
+        req._refresh_fill_ids()
+        extended = req.extend_range
+        req.set_extend_range(length, length)
+        scheduler.tree_cache.cache_unfinished_req(req)
+        req.extend_range = extended
+        return True
 
     def process_prebuilt(self, scheduler: Scheduler, batch: ScheduleBatch) -> None:
         batch.process_prebuilt(scheduler.server_args, scheduler.future_map)

@@ -23,6 +23,7 @@ from bench.logits_cache.analysis import (
     step_seconds,
 )
 from bench.logits_cache.samples import Key, Timing
+from bench.logits_cache.workloads import Variant
 
 # Two samples of one state, 11 tokens each, 0.1 s per step: a cold prompt of 1 s (first token after 1.1 s) and a
 # warm one of 0.1 s.
@@ -182,7 +183,9 @@ def test_overhead_compares_medians_of_decode_speed() -> None:
         stock=[at(100, 0.1), at(50, 0.1), at(1, 0.1)],
         off=[at(40, 0.1), at(40, 0.2), at(40, 0.3)],
         recording=[at(40, 0.21), at(40, 0.21), at(80, 0.21)],
+        variant=Variant("top_p", "proposer"),
     )
+    assert (found.draw, found.adapter) == ("top_p", "proposer")
     assert found.stock_tps == pytest.approx(50)
     assert found.against_stock == pytest.approx(0.2)
     assert found.against_off == pytest.approx(0.0)

@@ -28,6 +28,7 @@ def turn(
         block=block,
         score=Score(2, solved),
         wall_s=wall_s,
+        client_cpu_s=0.003,
         steps=Steps(latencies_s or [0.1], generated=40, replayed=10),
         computed=computed,
         host_bytes=100 * (block + 1),
@@ -103,20 +104,24 @@ def test_the_best_peer_is_the_best_in_the_figure_and_none_of_ours() -> None:
 
 def test_a_row() -> None:
     turns = [
-        turn("ngram", 0, 1, 20.0, [0.1, 0.3], Counters(100, 50, 6), 12),
-        turn("ngram", 1, 2, 60.0, [0.2], Counters(10, 5, 1), 12),
+        turn("ngram", 0, 1, 20.0, [0.1, 0.3], Counters(100, 50, 6, 7, 3, 9.0), 12),
+        turn("ngram", 1, 2, 60.0, [0.2], Counters(10, 5, 1, 1, 1, 1.0), 12),
     ]
     row = row_of("tot", "ngram", turns)
     assert (row.tasks, row.solved, row.requests, row.wall_s) == (4, 3, 3, 80.0)
     assert (row.tokens_computed, row.tokens_replayed) == (80, 20)
     assert (row.prompt_tokens_computed, row.prompt_tokens_cached, row.tokens_verified) == (110, 55, 84)
     assert (row.host_bytes, row.device_bytes, row.model_bytes) == (200, None, 500)
+    assert (row.extends, row.decode_steps, row.running_mean) == (8, 4, 2.5)
+    assert row.client_cpu_ms_per_request == pytest.approx(2.0)
     assert row.tasks_per_minute == pytest.approx(3.0)
     assert row.tasks_per_minute_median == pytest.approx((6.0 + 2.0) / 2)
     assert [block.solved for block in row.blocks] == [1, 2]
     assert row_of("tot", "stock", [turn("stock", 0, 1, 1.0, [], Counters(1, 2, 0))]).tokens_verified is None
     unknown = row_of("tot", "ngram", [*turns, turn("ngram", 2, 0, 1.0)])
     assert unknown.prompt_tokens_computed is None
+    assert (unknown.extends, unknown.decode_steps, unknown.running_mean) == (None, None, None)
+    assert row_of("tot", "stock", [turn("stock", 0, 1, 1.0, [], Counters(1))]).running_mean is None
 
 
 def test_counters_of_a_server() -> None:
@@ -128,14 +133,32 @@ sglang:realtime_tokens_total{engine_type="unified",mode="prefill_compute",model_
 sglang:realtime_tokens_total{engine_type="unified",mode="prefill_cache",model_name="m",tp_rank="0"} 340.0
 sglang:realtime_tokens_total{engine_type="unified",mode="decode",model_name="m",tp_rank="0"} 99.0
 sglang:spec_verify_calls_total{model_name="m"} 7.0
+sglang:cuda_graph_passes_total{mode="prefill_none",model_name="m"} 4.0
+sglang:cuda_graph_passes_total{mode="decode_cuda_graph",model_name="m"} 30.0
+sglang:cuda_graph_passes_total{mode="decode_none",model_name="m"} 3.0
 sglang:realtime_tokens_created{mode="prefill_compute"} 1.7e9
 sglang:gen_throughput 5.5
 """
     counters = read(text)
-    assert counters == Counters(prefilled=1300, cached=340, verifications=7)
-    assert counters - Counters(300, 40, 2) == Counters(1000, 300, 5)
-    assert counters + Counters(1, 2, 3) == Counters(1301, 342, 10)
+    assert counters == Counters(1300, 340, verifications=7, extends=4, decode_steps=33, in_steps=7)
+    assert counters - Counters(300, 40, 2, 3, 2, 1) == Counters(1000, 300, 5, 1, 31, 6)
+    assert counters + Counters(1, 2, 3) == Counters(1301, 342, 10, 4, 33, 7)
     assert read("") == Counters()
+    # Without speculation every request of a step gets one token.
+    assert read(text.replace("spec_verify", "other")).running_mean == pytest.approx(99 / 33)
+
+
+def test_passes_are_those_that_hives_server_counts_where_it_does() -> None:
+    counted = Counters(1300, 340, 0, 4, 33, 99.0)
+    assert counted.by_hive({}) == counted
+    stats: dict[str, dict[str, float]] = {
+        "scheduler": {"extends": 2, "decode_steps": 50, "running_mean": 3.5}
+    }
+    assert counted.by_hive(stats) == Counters(1300, 340, 0, 2, 50, 175.0)
+    stats["scheduler"]["decoded_rows"] = 174
+    assert counted.by_hive(stats).in_steps == 174
+    nothing = {"scheduler": {"extends": 0, "decode_steps": 0, "running_mean": 0.0}}
+    assert counted.by_hive(nothing).running_mean is None
 
 
 def test_steps_are_taken_once() -> None:

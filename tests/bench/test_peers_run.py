@@ -13,6 +13,7 @@ from rich.console import Console
 
 from bench.game24.methods import Shape
 from bench.peers import __main__ as bench
+from bench.peers import servers
 from bench.peers.arms import ArmName, WorkloadName
 from bench.peers.memory import ServerMemory
 from bench.peers.report import Report, ratios_table, rows_table
@@ -224,6 +225,19 @@ def test_memory_is_that_of_the_server_and_its_children() -> None:
     assert ServerMemory("http://elsewhere:80").host_bytes() is None
 
 
-def test_flags_that_are_given_replace_those_for_a_gpu() -> None:
-    flags = gpu_defaults(["--mem-fraction-static=0.15", "--cuda-graph-max-bs", "64"])
-    assert flags == ["--max-total-tokens", "131072", "--sleep-on-idle"]
+def test_flags_that_are_given_replace_those_for_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ["--mem-fraction-static=0.15", "--cuda-graph-max-bs", "64"]
+    assert gpu_defaults(given, tmp_path) == ["--max-total-tokens", "131072", "--sleep-on-idle"]
+    monkeypatch.setattr(servers, "LARGE_BYTES", 100)
+    (tmp_path / "model.safetensors").write_bytes(bytes(101))
+    assert gpu_defaults(given, tmp_path) == ["--max-total-tokens", "16384", "--sleep-on-idle"]
+
+
+def test_adapters_that_do_not_fit_are_told_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "running", lambda *_: pytest.fail("began"))
+    with pytest.raises(SystemExit, match=r"bench: .* is no folder with \*\.safetensors that the adapter"):
+        bench.main(["--json", str(tmp_path / "report.json"), "--only", "tot", "--model-path", str(tmp_path)])

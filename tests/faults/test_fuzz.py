@@ -32,6 +32,8 @@ HIVE = (
     ("GET", "/hive/stats"),
     ("POST", "/hive/check"),
     ("POST", "/hive/render"),
+    ("POST", "/hive/generate"),
+    ("DELETE", "/hive/requests/{rid}"),
     ("DELETE", "/hive/sessions/{session}"),
 )
 LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens")

@@ -153,14 +153,15 @@ def test_a_request_for_embeddings_passes() -> None:
     check_request_object(SimpleNamespace(text=[["query", "document"]], sampling_params={}), LIMITS)
 
 
-def test_the_servers_own_probes_pass_as_objects_only() -> None:
+@pytest.mark.parametrize("mark", ["HEALTH_CHECK", "HIVE_WARM_UP"])
+def test_the_servers_own_requests_pass_as_objects_only(mark: str) -> None:
     probe = {
-        "rid": "HEALTH_CHECK_1",
+        "rid": f"{mark}_1",
         "input_ids": [0],
         "sampling_params": {"max_new_tokens": 1, "temperature": 0.0},
     }
     check_request_object(SimpleNamespace(**probe, top_logprobs_num=None), LIMITS)
-    with pytest.raises(RequestError, match="must not begin with HEALTH_CHECK"):
+    with pytest.raises(RequestError, match=f"must not begin with {mark}"):
         check_generate(probe, LIMITS)
 
 

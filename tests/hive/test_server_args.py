@@ -6,13 +6,14 @@ import argparse
 import subprocess
 import sys
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from hive.agents.window import WindowSettings
-from hive.launch_server import cpu_defaults, split_args
+from hive.launch_server import cpu_defaults, model_path, split_args
 from hive.server_args import ENVIRONMENT_VARIABLE, HiveServerArgs, parse_bytes
 
 
@@ -58,8 +59,8 @@ def test_the_logits_cache_can_be_switched_off() -> None:
         (["--hive-allow-origins", "https://a.org,https://b.org/"], "got 'https://b.org/'"),
         (["--hive-eviction", "density", "--radix-eviction-policy", "lfu"], "give one of them"),
         (["--radix-eviction-policy=lfu", "--hive-eviction=lru"], "give one of them"),
-        (["--hive-roles", "--model-path", "m"], "leave out --model-path"),
-        (["--hive-roles", "--lora-paths", "a=b", "--model=m"], "leave out --lora-paths, --model"),
+        (["--hive-roles", "--config", "c.yaml"], "leave out --config"),
+        (["--hive-roles", "--lora-paths=a=b", "--model=m"], "leave out --lora-paths"),
     ],
 )
 def test_a_bad_flag_is_named_and_ends_the_start(
@@ -89,6 +90,14 @@ def test_profiling_and_scheduling_can_be_set() -> None:
     assert (args.eviction, args.eviction_max_share) == ("paper", 0.5)
     assert (args.schedule, args.schedule_max_passes) == ("contribution", 7)
     assert args.window == WindowSettings(round_requests=3, rounds=5, collaborative_weight=1.0)
+
+
+@pytest.mark.parametrize("flag", [["--model-path", "org/name"], ["--model=org/name"]])
+def test_roles_may_stand_beside_another_model(flag: list[str]) -> None:
+    args, rest = split_args(["--hive-roles", *flag])
+    assert args.roles
+    assert rest == flag
+    assert model_path(rest) == Path("org/name")
 
 
 @pytest.mark.parametrize("flag", [["--radix-eviction-policy", "lfu"], ["--radix-eviction-policy=lfu"]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -109,6 +110,18 @@ def test_requests_for_all_adapters_share_batches(roles: ReplayClient) -> None:
     with ThreadPoolExecutor(len(asks)) as threads:
         together = list(threads.map(lambda ask: roles.generate(ask), asks))
     assert [answer.ids for answer in together] == [answer.ids for answer in alone]
+
+
+def test_samples_of_an_adapter_travel_together(roles: ReplayClient) -> None:
+    ask = STEPS[0]
+    samples = [{"sampling_seed": seed} for seed in range(4)]
+    shared = {name: value for name, value in ask.params.items() if name != "sampling_seed"}
+    body = {**ask.fields, "text": ask.prompt, "sampling_params": {**shared, "max_new_tokens": 16}}
+    answer = roles.http.post("/hive/generate", json={**body, "samples": samples})
+    lines = {line["index"]: line for line in map(json.loads, answer.text.splitlines())}
+    for index, sample in enumerate(samples):
+        alone = Ask(ask.prompt, {**ask.params, **sample}, ask.fields)
+        assert lines[index]["output_ids"] == roles.generate(alone, "off").ids
 
 
 def test_an_adapter_that_is_not_served_is_named(roles: ReplayClient) -> None:

@@ -45,6 +45,8 @@ OWN = [
     ("GET", "/hive/stats"),
     ("DELETE", "/hive/sessions/any"),
     ("POST", "/hive/render"),
+    ("POST", "/hive/generate"),
+    ("DELETE", "/hive/requests/any"),
     ("GET", "/hive/events"),
 ]
 

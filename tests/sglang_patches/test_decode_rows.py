@@ -11,8 +11,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
 from sglang.srt.model_executor.runner import DecodeCudaGraphRunner, EagerRunner
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from sglang_patches.decode_rows import DecodeRows, as_decode
 
@@ -104,7 +106,7 @@ def test_rows_do_not_read_a_long_context_too_often() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        {"forward_mode": ForwardMode.MIXED},
+        {"forward_mode": ForwardMode.TARGET_VERIFY},
         {"return_logprob": True},
         {"capture_hidden_mode": CaptureHiddenMode.LAST},
         {"input_embeds": torch.zeros(2, 4)},
@@ -118,24 +120,76 @@ def test_what_a_graph_has_nothing_of_goes_as_an_extend(other: dict[str, Any]) ->
     assert not ALL.fit(extend([3], [2], **other))
 
 
-def runner(graphs: Any, **flags: bool) -> Any:
+def test_a_batch_that_is_mixed_with_running_requests_goes_as_rows() -> None:
+    batch = extend([3, 7, 9], [2, 1, 1], forward_mode=ForwardMode.MIXED)
+    assert ALL.fit(batch)
+    assert as_decode(batch).seq_lens.tolist() == [4, 5, 8, 10]
+
+
+def test_every_row_has_the_adapter_of_its_request() -> None:
+    prepared: list[ForwardBatch] = []
+    rows = DecodeRows(10, 10**9, prepare_adapters=prepared.append)
+    happened: list[int] = []
+
+    def forward(steps: ForwardBatch) -> Any:
+        happened.append(len(prepared))
+        return SimpleNamespace(logits_output=SimpleNamespace(next_token_logits=steps.input_ids[:, None]))
+
+    rows.run(extend([3, 0], [2, 3], lora_ids=["proposer", None]), forward)
+    assert [batch.lora_ids for batch in prepared] == [["proposer", "proposer", None, None, None]]
+    assert prepared[0].forward_mode == ForwardMode.DECODE
+    assert happened == [1]
+
+
+def runner(graphs: Any, *, manager: Any = None, pool: type = MHATokenToKVPool, **flags: Any) -> Any:
     """A model of 4,000 bytes, whose KV takes 16 for a token in each of two layers."""
     graphs.max_bs = 24
     model = torch.nn.Linear(100, 10, bias=False)
-    layers = [torch.zeros(50, 2, 2, dtype=torch.bfloat16) for _ in range(2)]
-    names = ("enable_lora", "enable_deterministic_inference", "disable_cuda_graph_padding")
+    kv = pool.__new__(pool)
+    kv.k_buffer = kv.v_buffer = [torch.zeros(50, 2, 2, dtype=torch.bfloat16) for _ in range(2)]
+    args = {
+        "enable_lora": False,
+        "enable_deterministic_inference": False,
+        "disable_cuda_graph_padding": False,
+        "enable_dp_attention": False,
+        "pp_size": 1,
+    }
     return SimpleNamespace(
         decode_cuda_graph_runner=graphs,
-        server_args=SimpleNamespace(**{**dict.fromkeys(names, False), **flags}),
-        token_to_kv_pool=SimpleNamespace(k_buffer=layers, v_buffer=layers),
+        server_args=SimpleNamespace(**{**args, **flags}),
+        token_to_kv_pool=kv,
+        lora_manager=manager,
+        is_generation=True,
+        spec_algorithm=SpeculativeAlgorithm.NONE,
+        model_config=SimpleNamespace(is_encoder_decoder=False),
         model=model,
     )
 
 
+NOTHING = DecodeRows(0, 0)
+
+
 def test_the_bounds_are_those_of_the_graphs_and_the_weights() -> None:
     graphs = DecodeCudaGraphRunner.__new__(DecodeCudaGraphRunner)
-    assert DecodeRows.of(runner(graphs)) == DecodeRows(24, 4000 // (2 * 2 * 8))
-    for flag in ("enable_lora", "enable_deterministic_inference", "disable_cuda_graph_padding"):
-        assert DecodeRows.of(runner(graphs, **{flag: True})) == DecodeRows(0, 0)
-    # Without graphs a decode step is no quicker than an extend.
-    assert DecodeRows.of(runner(EagerRunner.__new__(EagerRunner))) == DecodeRows(0, 0)
+    for mode in ("auto", "on"):
+        assert DecodeRows.of(runner(graphs), mode) == DecodeRows(24, 4000 // (2 * 2 * 8))
+    assert DecodeRows.of(runner(graphs), "off") == NOTHING
+    for flag in ("enable_deterministic_inference", "disable_cuda_graph_padding", "enable_dp_attention"):
+        assert DecodeRows.of(runner(graphs, **{flag: True}), "on") == NOTHING
+    assert DecodeRows.of(runner(graphs, pp_size=2), "on") == NOTHING
+    assert DecodeRows.of(runner(graphs, pool=MLATokenToKVPool), "on") == NOTHING
+
+
+def test_without_graphs_a_decode_step_is_no_quicker_than_an_extend() -> None:
+    graphs = EagerRunner.__new__(EagerRunner)
+    assert DecodeRows.of(runner(graphs), "auto") == NOTHING
+    assert DecodeRows.of(runner(graphs), "on").most_rows > 0
+
+
+def test_adapters_are_prepared_where_there_are_any() -> None:
+    graphs = DecodeCudaGraphRunner.__new__(DecodeCudaGraphRunner)
+    manager = SimpleNamespace(prepare_lora_batch=Mock(), lora_backend=SimpleNamespace(is_moe_lora=False))
+    rows = DecodeRows.of(runner(graphs, manager=manager, enable_lora=True), "auto")
+    assert rows.prepare_adapters is manager.prepare_lora_batch
+    manager.lora_backend.is_moe_lora = True
+    assert DecodeRows.of(runner(graphs, manager=manager, enable_lora=True), "auto") == NOTHING
