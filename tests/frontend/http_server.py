@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Answer = tuple[int, Any]
+Answer = tuple[int, Any] | tuple[int, Any, str]
+"""A status and a body, and after which time to come again."""
 Handler = Callable[["Received"], Answer | Awaitable[Answer]]
 
 
@@ -78,7 +79,7 @@ class Server:
                 self.received.append(request)
                 async with self._arrival:
                     self._arrival.notify_all()
-                status, answer = await self._answer(request, reader)
+                status, answer, *wait = await self._answer(request, reader)
                 if isinstance(answer, Events):
                     await self._stream(answer, reader, writer)
                     continue
@@ -86,7 +87,9 @@ class Server:
                     await self._lines(answer, reader, writer)
                     continue
                 data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-                writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+                more = "".join(f"Retry-After: {each}\r\n" for each in wait)
+                head = f"HTTP/1.1 {status} X\r\n{more}Content-Length: {len(data)}\r\n\r\n"
+                writer.write(head.encode() + data)
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass

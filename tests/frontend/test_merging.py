@@ -515,3 +515,18 @@ async def test_a_lost_connection_is_the_error_of_all_that_wait() -> None:
     await client.aclose()
     assert all("/hive/generate: no connection to 127.0.0.1" in str(error) for error in errors)
     assert len({id(error) for error in errors}) == 3
+
+
+async def test_a_retry_names_its_requests_anew() -> None:
+    names: list[str] = []
+
+    def generate(request: Received) -> Any:
+        names.extend(sample["rid"] for sample in request.body["samples"])
+        return hive_generate(request) if len(names) > 2 else (503, b"busy")
+
+    async with hive_server(generate) as server:
+        client = HttpClient(server.url)
+        await all_of(client, [ask("q", sample=number) for number in range(2)])
+        await client.aclose()
+    # The server may still be busy with the first ones, and refuses a name that is in use.
+    assert len(set(names)) == len(names) == 4

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hive_frontend.client.base import Completion
+from hive_frontend.client.base import Completion, Sampling
 from hive_frontend.client.json_text import Json, as_json
 from hive_frontend.errors import ModelError
+from hive_frontend.structured import InvalidAnswer
 
 
 def as_dict(value: Any) -> Json:
@@ -74,3 +75,13 @@ def shares(used: Any, count: int) -> list[Any]:
         return [used] * count
     each, rest = divmod(used, count)
     return [each + (number < rest) for number in range(count)]
+
+
+def invalid_answer(url: str, sampling: Sampling, text: str) -> InvalidAnswer:
+    """The error for an answer that the grammar does not allow."""
+    what = "choices" if sampling.choices else "regex"
+    return InvalidAnswer(
+        f"{url}: the answer {text[:200]!r} is not what {what} allows; the server does not know it, or did not keep to "
+        "it. Ask for it in the prompt, too, and have the call tried again: @agent(retries=2)",
+        text=text,
+    )

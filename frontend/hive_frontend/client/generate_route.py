@@ -7,7 +7,7 @@ from typing import Any
 
 from hive_frontend.client.answers import as_dict, read_generated
 from hive_frontend.client.json_text import Json
-from hive_frontend.client.merging import Ask, give_up_begun, waiting
+from hive_frontend.client.merging import Ask, give_up_begun, next_attempt
 from hive_frontend.client.streamed import StreamedText
 from hive_frontend.client.transport import Transport
 from hive_frontend.errors import ModelError
@@ -64,18 +64,17 @@ class GenerateRoute:
         growing: list[_Growing] = []
 
         def body() -> Json:
-            sent[:] = waiting(asks)
-            for ask in sent:
-                ask.give_up = self._give_up
+            sent[:] = next_attempt(asks, self._give_up)
             growing[:] = [_Growing(ask.text) for ask in sent]
             streams = asks[0].text is not None
             own = {"no_stop_trim": True} if streams else {"stream_interval": _NEVER}
             listed: Json = {
                 "text": [text] * len(sent),
                 "sampling_params": [{**settings, **own, "sampling_seed": seed_of[ask]} for ask in sent],
-                "rid": [ask.rid for ask in sent],
                 "stream": True,
             }
+            if len(sent) > 1:
+                listed["rid"] = [ask.rid for ask in sent]
             if adapter is not None:
                 listed["lora_path"] = [adapter] * len(sent)
             return listed
@@ -108,7 +107,6 @@ class GenerateRoute:
         )
 
     async def _give_up(self, ask: Ask) -> None:
-        """Have the server stop drawing one of several answers."""
         await self._transport.send(
             "POST", "/abort_request", {"rid": ask.rid}, attempts=1, missing_ok=True, may_wait=False
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 from hive_frontend.client.answers import as_dict, read_generated
 from hive_frontend.client.json_text import Json
-from hive_frontend.client.merging import Ask, give_up_begun, waiting
+from hive_frontend.client.merging import Ask, give_up_begun, next_attempt, waiting
 from hive_frontend.client.prompts import Prompt, PromptCache
 from hive_frontend.client.spelling import grammar_of, settings_of, spelled
 from hive_frontend.client.transport import Transport, is_transient_status, message_of
@@ -28,8 +28,6 @@ class HiveGenerate:
 
     async def draw(self, asks: Sequence[Ask], adapter: str | None, attempts: int) -> bool:
         """Settle `asks`, which ask for the same; False if the server has no such route."""
-        for ask in asks:
-            ask.give_up = self._give_up
         drawing = _Drawing(self._transport, self._prompts, self._tag_of, asks, adapter)
         try:
             return await self._transport.stream(
@@ -51,12 +49,6 @@ class HiveGenerate:
                 raise
             return True
 
-    async def _give_up(self, ask: Ask) -> None:
-        """Have the server stop drawing one of several answers."""
-        await self._transport.send(
-            "DELETE", f"/hive/requests/{ask.rid}", None, attempts=1, missing_ok=True, may_wait=False
-        )
-
 
 class _Drawing:
     """One request, in as many attempts as it takes: each asks for what has not been answered."""
@@ -69,6 +61,7 @@ class _Drawing:
         asks: Sequence[Ask],
         adapter: str | None,
     ) -> None:
+        self._transport = transport
         self._what = f"POST {transport.url}{PATH}"
         self._prompts = prompts
         self._tag_of = tag_of
@@ -82,7 +75,7 @@ class _Drawing:
 
     def body(self) -> Json:
         """The request for all that still wait."""
-        self._sent = asks = waiting(self._asks)
+        self._sent = asks = next_attempt(self._asks, self._give_up)
         self._passing = None
         request = asks[0].request
         streams = asks[0].text is not None
@@ -163,6 +156,11 @@ class _Drawing:
     def may_repeat(self, error: ModelError) -> bool:
         """Whether anything is left to be asked for after an error of the transport."""
         return give_up_begun(self._asks, error)
+
+    async def _give_up(self, ask: Ask) -> None:
+        await self._transport.send(
+            "DELETE", f"/hive/requests/{ask.rid}", None, attempts=1, missing_ok=True, may_wait=False
+        )
 
     def _take_prompt(self, prompt: Json) -> None:
         request = self._sent[0].request

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal, NamedTuple, TypeVar
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from hive_frontend.cached_message import CachedMessage
-from hive_frontend.client.answers import read_generated
+from hive_frontend.client.answers import invalid_answer, read_generated
 from hive_frontend.client.base import (
     CallTimeout,
     Client,
@@ -27,8 +27,9 @@ from hive_frontend.client.merging import Ask, Merger, waiting
 from hive_frontend.client.message_routes import MessageKind, MessageRoutes, message_path
 from hive_frontend.client.model_names import ModelNames
 from hive_frontend.client.openai_routes import OpenAIRoutes
-from hive_frontend.client.prompts import Messages, Prompt, PromptCache
-from hive_frontend.client.spelling import grammar_of, settings_of, spelled
+from hive_frontend.client.prompts import PromptCache
+from hive_frontend.client.rendering import Rendering, read_prompt, render_body
+from hive_frontend.client.spelling import fits, grammar_of, settings_of, spelled
 from hive_frontend.client.transport import Transport
 from hive_frontend.dialogue import Message
 from hive_frontend.errors import HiveError, ModelError
@@ -37,6 +38,9 @@ from hive_frontend.identity import check_label
 T = TypeVar("T")
 
 _RENDER_S = 10.0
+_REDRAWN = 2**32
+"""Numbers of samples, above those of programs, of draws that take the place of invalid answers."""
+_log = logging.getLogger(__name__)
 
 
 class _Identity(NamedTuple):
@@ -59,9 +63,15 @@ class HttpClient(Client):
 
     `model` is the name of the model, or of a LoRA adapter, at the server (by default the first model that it
     lists). `timeout_s` bounds one call, its attempts and the pauses between them together. Transport errors and the
-    statuses 502, 503 and 504 are tried `attempts` times in all, with back-off; anything else is tried once, and so
-    is a stream of which a piece has come. A server that has answered before, and takes no connections now, is being
-    restarted: it is waited for until `timeout_s`.
+    statuses of busy or failing servers (429, 5xx) are tried `attempts` times in all, with back-off or as `Retry-After`
+    says; anything else is tried once, and so is a stream of which a piece has come. A server that has answered before,
+    and takes no connections now, is being restarted: it is waited for until `timeout_s`.
+
+    Calls that ask for the same in the same moment, such as samples of one state, travel as one request, each with its
+    own seed, tag, limits and errors. A request to OpenAI's endpoints has one seed, the first call's, and its answer one
+    count of tokens, of which each call is charged an equal share. `merge=False` sends every call by itself.
+
+    `extra_headers` go with every request; `extra_body` with those to OpenAI's endpoints, in place of fields so named.
 
     `replay="off"` asks a Hive server to decode every token anew; `replay="distinct"` to draw without replacement:
     within a session no two answers to the same prompt, under the same settings, are made of the same tokens, until all
@@ -85,6 +95,8 @@ class HttpClient(Client):
         servers: Sequence[str] | None = None,
         affinity: Affinity = "session",
         merge: bool = True,
+        extra_body: Mapping[str, Any] | None = None,
+        extra_headers: Mapping[str, str] | None = None,
     ) -> None:
         if replay not in ("stepwise", "distinct", "off"):
             raise ValueError(f'replay must be "stepwise", "distinct" or "off", not {replay!r}')
@@ -98,10 +110,11 @@ class HttpClient(Client):
         self._replay = replay
         self._tenant = None if tenant is None else check_label("tenant", tenant)
         # Agents and sessions are a tenant's, too, and the requests about them have no body to say it in.
-        headers = {"x-hive-tenant": tenant} if tenant is not None else None
+        extra = dict(extra_headers or {})
+        headers = {"x-hive-tenant": tenant, **extra} if tenant is not None else extra
         self._behind = None if servers is None else BehindRouter(servers, api_key, headers)
         # Behind a router the tenant is named by what the router forwards, and must not be named twice.
-        self._transport = Transport(url, api_key, headers if servers is None else None)
+        self._transport = Transport(url, api_key, headers if servers is None else extra)
         self._messages = MessageRoutes(self._transport, replay)
         self._is_hive: bool | None = None
         """Whether the server has Hive's routes; None until it was asked for one."""
@@ -116,9 +129,10 @@ class HttpClient(Client):
         """Whether OpenAI's endpoints give several choices; until they refuse."""
         self._prompts = PromptCache()
         self._names = ModelNames(self._transport, model, lambda method, path: self._ask(method, path, None))
+        self._rendering = Rendering(self._transport, self._prompts, self._ask)
         self._hive = HiveGenerate(self._transport, self._prompts, self._tag)
         self._generate = GenerateRoute(self._transport)
-        self._openai = OpenAIRoutes(self._transport)
+        self._openai = OpenAIRoutes(self._transport, extra_body or {})
         # Behind a router the tag of a request travels in headers, which say it of one call.
         self._merger = Merger(self._transport, self._serve) if merge and servers is None else None
 
@@ -162,7 +176,7 @@ class HttpClient(Client):
             return known.text
         answer = None
         if self._is_hive is not False:
-            body = _render_body(messages, [])
+            body = render_body(messages, [])
             ask = self._transport.send_blocking if self._behind is None else self._behind.ask_blocking
             answer = ask("/hive/render", body, timeout_s=_RENDER_S)
         if answer is None:
@@ -170,14 +184,19 @@ class HttpClient(Client):
                 f"{self.url} is no Hive server, and only a Hive server shows the prompt that its chat template "
                 "makes of a dialogue; start one with python -m hive.launch_server"
             )
-        prompt = _read_prompt(answer, [])
+        prompt = read_prompt(answer, [])
         self._prompts.add("", tuple(messages), prompt)
         return prompt.text
 
     async def register(self, agent: str, session: str) -> None:
         if self._is_hive is not False:
             body = {"name": agent, "session": session}
-            self._is_hive = await self._ask("POST", "/hive/agents", body, of_all=True) is not None
+            try:
+                self._is_hive = await self._ask("POST", "/hive/agents", body, of_all=True) is not None
+            except ModelError as error:
+                # What another server makes of a route that it does not know says nothing about the run.
+                if error.status is None or self._behind is not None or await self._asked_whether_hive():
+                    raise
 
     async def end_session(self, session: str) -> None:
         self._prompts.forget(session)
@@ -217,18 +236,22 @@ class HttpClient(Client):
 
     async def _draw(self, request: Request, attempts: int, on_text: OnText | None) -> Completion:
         ask = Ask(request, on_text)
+        done = await self._answer(ask, attempts)
+        if ask.unchecked and not fits(request.sampling, done.text, done.finish_reason):
+            # Only a call that says so is made again, and what was heard cannot be taken back.
+            left = 1 if on_text is not None or request.attempts is None else request.attempts
+            for attempt in range(1, left):
+                seed = sample_seed(request.seed, _REDRAWN + attempt)
+                done = await self._answer(Ask(request._replace(seed=seed), None), attempts)
+                if fits(request.sampling, done.text, done.finish_reason):
+                    return done
+            raise invalid_answer(self.url, request.sampling, done.text)
+        return done
+
+    async def _answer(self, ask: Ask, attempts: int) -> Completion:
         if self._merger is None:
             return await ask.alone(self._serve)
-        key = (
-            request.messages,
-            request.prompt,
-            request.sampling,
-            request.session,
-            request.model,
-            attempts,
-            on_text is None,
-        )
-        return await self._merger.ask(key, ask)
+        return await self._merger.ask(ask, attempts)
 
     async def _serve(self, asks: Sequence[Ask]) -> None:
         """Get the answers to calls that ask for the same."""
@@ -256,12 +279,13 @@ class HttpClient(Client):
         try:
             self._has_hive_generate = await self._hive.draw(asks, adapter, attempts)
         except ModelError as error:
+            if self._is_hive is None and error.status is not None and not await self._asked_whether_hive():
+                return False
             if error.status == 409 and request.prompt is None:
                 self._is_hive = self._chat_only = True
                 return False
             self._part(asks, error)
-        if self._has_hive_generate:
-            self._is_hive = True
+        self._is_hive = self._has_hive_generate or self._is_hive
         return self._has_hive_generate
 
     @staticmethod
@@ -304,7 +328,10 @@ class HttpClient(Client):
     async def _serve_alone(self, ask: Ask, attempts: int) -> None:
         request = ask.request
         if request.prompt is None:
-            prompt = None if self._chat_only else await self._prompt(request.session, request.messages)
+            prompt = None
+            if self._is_hive is not False and not self._chat_only:
+                prompt = await self._rendering.prompt(request.session, request.messages)
+                self._is_hive = prompt is not None
             if prompt is not None and prompt.sampling_params is not None:
                 settings = {**prompt.sampling_params, **settings_of(request.sampling)}
                 if stops := [*prompt.sampling_params.get("stop", ()), *request.sampling.stop]:
@@ -350,30 +377,14 @@ class HttpClient(Client):
     async def _serve_openai(self, asks: Sequence[Ask], attempts: int) -> None:
         request = asks[0].request
         sampling = request.sampling
-        grammar = sampling.grammar
+        for ask in asks:
+            ask.unchecked = True
         served = await self._names.named(request.model)
         identity = await self._identity(request)
-        path, prompt = (
-            ("/v1/chat/completions", {"messages": spelled(request.messages)})
-            if request.prompt is None
-            else ("/v1/completions", {"prompt": request.prompt})
-        )
-        body = {
-            **prompt,
-            "model": served.name,
-            "max_tokens": sampling.max_tokens,
-            **settings_of(sampling),
-            "seed": identity.seed,
-            **identity.fields,
-        }
-        if grammar is not None:
-            body["regex"] = grammar
-        if sampling.json_schema is not None:
-            schema = {"name": "answer", "schema": json.loads(sampling.json_schema)}
-            body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        if asks[0].text is not None and served.sglang and "stop" in body:
-            body["no_stop_trim"] = True
-        await self._openai.draw(path, asks, body, attempts, identity.headers)
+        chat = request.prompt is None
+        prompt: Json = {"messages": spelled(request.messages)} if chat else {"prompt": request.prompt}
+        fields = {"model": served.name, **settings_of(sampling), "seed": identity.seed, **identity.fields}
+        await self._openai.draw(asks, {**prompt, **fields}, served, attempts, identity.headers)
 
     async def _make(
         self, kind: MessageKind, call: MessageCall, attempts: int, on_text: OnText | None
@@ -428,43 +439,12 @@ class HttpClient(Client):
         if self._is_hive is None:
             async with self._transport.connection().lock:
                 if self._is_hive is None:
-                    self._is_hive = await self._ask("GET", "/hive/agents", None) is not None
+                    try:
+                        self._is_hive = await self._ask("GET", "/hive/agents", None) is not None
+                    except ModelError as error:
+                        if error.status is None or self._behind is not None:
+                            raise
+                        # A gateway may answer what it does not know with a page, a redirection, 401 or 500.
+                        _log.info("%s; taken for a server that is not Hive's", error)
+                        self._is_hive = False
         return self._is_hive
-
-    async def _prompt(self, session: str, messages: Messages) -> Prompt | None:
-        """What a Hive server's chat template makes of a dialogue; None when it is no Hive server.
-
-        Asked once per dialogue and session: calls that come meanwhile wait for the same answer.
-        """
-        if self._is_hive is False:
-            return None
-        known = self._prompts.get(session, messages)
-        if known is not None:
-            return known
-        key = (session, messages)
-        connection = self._transport.connection()
-        tasks = connection.tasks
-        if key not in tasks:
-            connection.start(key, asyncio.ensure_future(self._render(session, messages)))
-        # Shielded: a call that is cancelled must not take away what others wait for.
-        prompt: Prompt | None = await asyncio.shield(tasks[key])
-        return prompt
-
-    async def _render(self, session: str, messages: Messages) -> Prompt | None:
-        prefix = self._prompts.prefix(session, messages)
-        answer = await self._ask("POST", "/hive/render", _render_body(messages, prefix))
-        self._is_hive = answer is not None
-        if answer is None:
-            return None
-        prompt = _read_prompt(answer, prefix)
-        self._prompts.add(session, messages, prompt)
-        return prompt
-
-
-def _render_body(messages: Sequence[Message], prefix: list[int]) -> Json:
-    body: Json = {"messages": spelled(messages)}
-    return {**body, "prefix_ids": prefix} if prefix else body
-
-
-def _read_prompt(answer: Json, prefix: list[int]) -> Prompt:
-    return Prompt(answer["text"], prefix[: answer["kept"]] + answer["ids"], answer["sampling_params"])

@@ -30,7 +30,18 @@ Serve = Callable[[Sequence["Ask"]], Awaitable[None]]
 class Ask:
     """A call under way."""
 
-    __slots__ = ("begun", "error", "give_up", "gone", "refused", "request", "rid", "text", "turn")
+    __slots__ = (
+        "begun",
+        "error",
+        "give_up",
+        "gone",
+        "refused",
+        "request",
+        "rid",
+        "text",
+        "turn",
+        "unchecked",
+    )
 
     def __init__(self, request: Request, on_text: OnText | None) -> None:
         self.request = request
@@ -43,6 +54,8 @@ class Ask:
         """Whether nobody waits any more."""
         self.refused = False
         """Whether the call was refused when it travelled with others."""
+        self.unchecked = False
+        """Whether the server may not have kept to the grammar."""
         self.rid = ""
         """Name of the request at the server, by which it can be given up alone."""
         self.give_up: Callable[[Ask], Awaitable[None]] | None = None
@@ -80,8 +93,20 @@ class Merger:
         self._transport = transport
         self._serve = serve
 
-    async def ask(self, key: Hashable, ask: Ask) -> Completion:
-        """The answer to a call; calls with one `key` may travel together."""
+    async def ask(self, ask: Ask, attempts: int) -> Completion:
+        """The answer to a call that is tried `attempts` times."""
+        request = ask.request
+        # What a request says once for all its samples. Sessions have prompts of their own: each knows what was written
+        # to it before.
+        key = (
+            request.messages,
+            request.prompt,
+            request.sampling,
+            request.session,
+            request.model,
+            attempts,
+            ask.text is None,
+        )
         connection = self._transport.connection()
         group = connection.forming.get(key)
         if group is None or len(group) >= MOST:
@@ -104,10 +129,6 @@ class Merger:
         if len(group) == 1:
             group[0].settle(None)
         elif group:
-            name = secrets.token_hex(8)
-            for number, ask in enumerate(group):
-                # Of one length: SGLang takes a name for all that begin with it.
-                ask.rid = f"{name}-{number:03d}"
             connection = self._transport.connection()
             connection.start(id(group), asyncio.ensure_future(self._run(group)))
 
@@ -149,6 +170,18 @@ def own(error: Exception) -> Exception:
     copied = copy.copy(error)
     copied.__cause__ = error.__cause__
     return copied
+
+
+def next_attempt(asks: Sequence[Ask], give_up: Callable[[Ask], Awaitable[None]]) -> list[Ask]:
+    """Those that still want an answer, with names for this attempt: a server may not have noticed yet that the last
+    one is lost, and takes no name twice. `give_up` tells it of one that leaves."""
+    asks = waiting(asks)
+    name = secrets.token_hex(8)
+    for number, ask in enumerate(asks):
+        # Of one length: SGLang takes a name for all that begin with it.
+        ask.rid = f"{name}-{number:03d}" if len(asks) > 1 else ""
+        ask.give_up = give_up if ask.rid else None
+    return asks
 
 
 def waiting(asks: Sequence[Ask]) -> list[Ask]:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from hive_frontend.client.answers import as_dict
 from hive_frontend.client.json_text import Json
+from hive_frontend.client.spelling import Kind
 from hive_frontend.client.transport import Transport
 from hive_frontend.errors import ModelError
+
+_OWNERS: Mapping[str, Kind] = {
+    "sglang": "sglang",
+    "vllm": "vllm",
+    "openai": "openai",
+    "openai-internal": "openai",
+    "system": "openai",
+}
 
 
 class Served(NamedTuple):
@@ -18,9 +27,8 @@ class Served(NamedTuple):
     """What `model` says in requests to OpenAI's endpoints."""
     adapter: str | None
     """What `lora_path` says in requests to `/generate`."""
-    sglang: bool
-    """Whether the server is one that takes SGLang's extensions of OpenAI's endpoints."""
-    vllm: bool = False
+    kind: Kind
+    """Whose server it is, by what it says of its models."""
 
 
 class ModelNames:
@@ -47,8 +55,17 @@ class ModelNames:
         if name not in self._served:
             async with self._transport.connection().lock:
                 if name not in self._served:
-                    self._served[name] = self._find(name, await self._ask("GET", "/v1/models"))
+                    self._served[name] = self._find(name, await self._listing())
         return self._served[name]
+
+    async def _listing(self) -> Json | None:
+        try:
+            return await self._ask("GET", "/v1/models")
+        except ModelError as error:
+            if error.status is None:
+                raise
+            # Who may generate may not be one who may list.
+            return None
 
     async def adapter(self, name: str | None) -> str | None:
         """What `lora_path` says, without a look at the server where nothing was named."""
@@ -61,7 +78,7 @@ class ModelNames:
 
         They are but on an SGLang server with --enable-deterministic-inference: it gives each the same seed.
         """
-        if (await self.named(name)).sglang:
+        if (await self.named(name)).kind == "sglang":
             if self._deterministic is None:
                 info = await self._ask("GET", "/server_info")
                 self._deterministic = as_dict(info).get("enable_deterministic_inference") is not False
@@ -70,19 +87,19 @@ class ModelNames:
 
     def _find(self, name: str | None, listing: Json | None) -> Served:
         cards = {str(card.get("id")): card for card in map(as_dict, as_dict(listing).get("data") or [])}
-        owners = {card.get("owned_by") for card in cards.values()}
-        sglang = "sglang" in owners
+        kinds = [_OWNERS.get(str(card.get("owned_by")), "other") for card in cards.values()]
+        kind: Kind = "sglang" if "sglang" in kinds else next(iter(kinds), "other")
         if name is None:
             # Servers of a single model take any name.
-            return Served(next(iter(cards), "default"), None, sglang, "vllm" in owners)
-        if not sglang:
-            return Served(name, None, False, "vllm" in owners)
+            return Served(next(iter(cards), "default"), None, kind)
+        if kind != "sglang":
+            return Served(name, None, kind)
         if name in cards:
             base = cards[name].get("parent")
-            return Served(name, None, True) if base is None else Served(f"{base}:{name}", name, True)
+            return Served(name, None, kind) if base is None else Served(f"{base}:{name}", name, kind)
         base, _, adapter = name.partition(":")
         if base in cards and adapter in cards:
-            return Served(name, adapter, True)
+            return Served(name, adapter, kind)
         raise ModelError(
             f"model: {self._transport.url} has no {name!r}; it has {', '.join(map(repr, cards))}"
         )

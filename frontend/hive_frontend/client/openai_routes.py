@@ -9,6 +9,8 @@ from hive_frontend.client.answers import as_dict, choices_of, completion_of, rea
 from hive_frontend.client.base import Completion
 from hive_frontend.client.json_text import Json
 from hive_frontend.client.merging import Ask, give_up_begun, waiting
+from hive_frontend.client.model_names import Served
+from hive_frontend.client.spelling import is_wrapped, openai_grammar, unwrapped
 from hive_frontend.client.transport import Transport
 from hive_frontend.errors import ModelError
 
@@ -16,14 +18,51 @@ from hive_frontend.errors import ModelError
 class OpenAIRoutes:
     """Asks the server behind `transport`."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, extra_body: Mapping[str, Any]) -> None:
         self._transport = transport
+        self._extra_body = extra_body
+        self._max_tokens = "max_tokens"
+        """What the chat endpoint calls it; OpenAI's later models have another word."""
 
     async def draw(
-        self, path: str, asks: Sequence[Ask], body: Json, attempts: int, headers: Mapping[str, str] | None
+        self,
+        asks: Sequence[Ask],
+        prompt: Json,
+        served: Served,
+        attempts: int,
+        headers: Mapping[str, str] | None,
     ) -> None:
-        """Settle calls with the answers to `body`, one choice each; those that get none are left waiting."""
-        if asks[0].text is not None:
+        """Settle calls with a choice each; those that get none are left waiting. `prompt` has the fields of the body
+        that all servers spell alike."""
+        sampling = asks[0].request.sampling
+        chat = "messages" in prompt
+        grammar = openai_grammar(sampling, served.kind, chat=chat)
+        wrapped = is_wrapped(sampling, served.kind, chat=chat)
+        while True:
+            length = self._max_tokens if chat else "max_tokens"
+            body = {**prompt, length: sampling.max_tokens, **grammar, **self._extra_body}
+            if asks[0].text is not None and served.kind == "sglang" and "stop" in body:
+                body["no_stop_trim"] = True
+            path = "/v1/chat/completions" if chat else "/v1/completions"
+            try:
+                await self._draw(path, asks, body, attempts, headers, wrapped)
+                return
+            except ModelError as error:
+                if error.status != 400 or length != "max_tokens" or "max_completion_tokens" not in str(error):
+                    raise
+                self._max_tokens = "max_completion_tokens"
+
+    async def _draw(
+        self,
+        path: str,
+        asks: Sequence[Ask],
+        body: Json,
+        attempts: int,
+        headers: Mapping[str, str] | None,
+        wrapped: bool,
+    ) -> None:
+        # Half an object is no text to show: it is handed on when it is whole.
+        if asks[0].text is not None and not wrapped:
             await self._stream(path, asks, body, attempts, headers)
             return
         if len(asks) > 1:
@@ -33,7 +72,13 @@ class OpenAIRoutes:
         choices = choices_of(answer)
         used = shares(as_dict(answer.get("usage")).get("completion_tokens"), len(choices))
         for ask, choice, tokens in zip(asks, choices, used, strict=False):
-            ask.settle(read_choice(as_dict(choice), tokens))
+            done = read_choice(as_dict(choice), tokens)
+            if wrapped:
+                done = done._replace(text=unwrapped(done.text))
+                if ask.text is not None:
+                    ask.text.text = done.text
+                    ask.text.finish(None)
+            ask.settle(done)
 
     async def _stream(
         self, path: str, asks: Sequence[Ask], body: Json, attempts: int, headers: Mapping[str, str] | None
