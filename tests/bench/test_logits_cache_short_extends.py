@@ -56,6 +56,7 @@ def test_both_servers_get_the_same_and_nothing_of_it_twice() -> None:
     prompts, behind = hive.asked[:4], hive.asked[4:]
     assert [ids for ids, _ in prompts] == texts.prompts
     assert sorted({len(ids) - 100 for ids, _ in behind}) == list(NEW_TOKENS)
+    assert len(behind) == 3 * len(NEW_TOKENS) * (1 + 4), "a round before those that count"
     # Not even the first new token was ever seen behind its prompt.
     begun = [ids[:101] for ids, _ in behind]
     assert len(set(begun)) == len(begun)
