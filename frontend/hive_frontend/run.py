@@ -61,7 +61,7 @@ class Run:
         self.has_listeners = bool(self._listeners)
         self.session = session
         self.slots = Slots(max_concurrency)
-        self._records: dict[Path, _Record] = {}
+        self._records: dict[State, _Record] = {}
         self._results: list[State] = []
         self._fatal: Exception | None = None
         self.fired = 0
@@ -105,7 +105,7 @@ class Run:
         caller: Caller,
         transition: Transition,
     ) -> State:
-        above = self.state(transition.path)
+        above = transition.origin
         search = Search(self, agent, copy.deepcopy(agent.supervisor), caller, above)
         await search.explore(search.start(transition.new_inner_path(), code, score))
         if not search.finals:
@@ -123,10 +123,6 @@ class Run:
 
     # The books
 
-    def state(self, path: Path) -> State:
-        """The state with this path."""
-        return self._records[path].state
-
     def enter(self, search: Search, state: State) -> None:
         """Take up a new state."""
         waiting, line = state.waiting, None
@@ -136,7 +132,7 @@ class Run:
             if not isinstance(waiting.operation, Yield):
                 calls = waiting.operation.calls
         above = search.above
-        self._records[state.path] = _Record(
+        self._records[state] = _Record(
             state, search.agent.name, state.parent or above, above is None, calls, line
         )
         kind: EventKind = "committed"
@@ -177,7 +173,7 @@ class Run:
         event = Event(
             kind=kind,
             progress=progress,
-            agent=self._records[state.path].agent if state else None,
+            agent=self._records[state].agent if state else None,
             state=state.id if state else None,
             name=state.name if state else None,
             step=state.parent.name if state and state.parent else None,
@@ -204,7 +200,7 @@ class Run:
         results = self.results
         return SearchTree(
             agent=self._agent.name,
-            nodes=[_node(record) for _, record in sorted(self._records.items())],
+            nodes=[_node(self._records[state]) for state in sorted(self._records, key=_in_tree)],
             best=results[0].id if results else None,
         )
 
@@ -250,6 +246,10 @@ class Slots:
     def leave(self, search: _Waiter) -> None:
         """Stop waiting."""
         self._waiting.pop(search, None)
+
+
+def _in_tree(state: State) -> tuple[Path, ...]:
+    return state.order
 
 
 def _node(record: _Record) -> TreeNode:

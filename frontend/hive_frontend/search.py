@@ -63,7 +63,7 @@ class Search:
         self._run = run
         self._supervisor = supervisor
         self._caller = caller
-        self._root: Path = ()
+        self._first: State | None = None
         self._queue: deque[tuple[State, int]] = deque()
         self._tasks: dict[asyncio.Task[None], State | None] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -79,7 +79,6 @@ class Search:
 
     def start(self, root: Path, code: Callable[[], Waiting | Ended], score: float | None = None) -> State:
         """The first state, to which `code` leads."""
-        self._root = root
         token = enter(self._scope)
         try:
             outcome = code()
@@ -101,6 +100,7 @@ class Search:
             span.note(finals=len(self.finals), dead=len(self.dead))
 
     async def _explore(self, first: State) -> None:
+        self._first = first
         token = enter(self._scope)
         try:
             self._supervisor.init([first])
@@ -194,10 +194,11 @@ class Search:
     async def _answer(self, ask: Ask) -> None:
         """Run the agent that the supervisor asks."""
         run = self._run
-        path = (*self._root, -1, *ask.key)
+        assert self._first is not None
+        path = (*self._first.path, -1, *ask.key)
         caller = ask.agent.caller(run.session, self._caller.meter)
         supervisor = copy.deepcopy(ask.agent.supervisor)
-        search = Search(run, ask.agent, supervisor, caller, run.state(self._root))
+        search = Search(run, ask.agent, supervisor, caller, self._first)
         arguments = ask.agent.bind(*ask.args)
         await search.explore(search.start(path, lambda: process.start(ask.agent.program, arguments)))
         ended = min(search.finals or search.dead, key=by_promise, default=None)
@@ -250,7 +251,11 @@ class Search:
         moves = last and (state.fired == 1 or not state.borrowed)
         if not moves:
             waiting = process.fork_branch(waiting, {})
-        transition = Transition(run.session, self._caller, state.path, state.id, number, run)
+        session = run.session
+        long = state.long_path(session.seed)
+        transition = Transition(
+            session, self._caller, state.path, state.id, number, run, long=long, origin=state
+        )
         return _Firing(state, waiting, transition, moves and state.borrowed)
 
     def _perform_now(self, firing: _Firing) -> Any:
@@ -315,7 +320,7 @@ class Search:
         run = self._run
         run.alive -= 1
         transition = firing.transition
-        path = (*state.path, transition.firing)
+        path = (transition.firing,)
         replies = tuple(transition.replies)
         try:
             outcome = process.resume(firing.waiting, firing.answer)
@@ -348,7 +353,14 @@ class Search:
             if isinstance(operation, Yield):
                 value = operation.value
                 state = State(
-                    path, parent, score=score, kind="final", waiting=outcome, value=value, replies=replies
+                    path,
+                    parent,
+                    score=score,
+                    kind="final",
+                    waiting=outcome,
+                    value=value,
+                    replies=replies,
+                    above=self.above,
                 )
                 self.finals.append(state)
             else:
@@ -360,10 +372,14 @@ class Search:
                     waiting=outcome,
                     sleeping=operation.sleeps,
                     replies=replies,
+                    above=self.above,
                 )
         else:
             assert isinstance(outcome, Ended)
-            state = State(path, parent, score=score, kind="final", value=outcome.value, replies=replies)
+            value = outcome.value
+            state = State(
+                path, parent, score=score, kind="final", value=value, replies=replies, above=self.above
+            )
             self.finals.append(state)
         self._run.enter(self, state)
         return state
@@ -384,7 +400,14 @@ class Search:
             raise error
         spent = isinstance(error, BudgetExceeded)
         state = State(
-            path, parent, score=score, kind="dead", failure=str(error), spent=spent, replies=replies
+            path,
+            parent,
+            score=score,
+            kind="dead",
+            failure=str(error),
+            spent=spent,
+            replies=replies,
+            above=self.above,
         )
         self.dead.append(state)
         self._run.enter(self, state)

@@ -19,7 +19,7 @@ from hive_frontend.client.http import HttpClient
 from hive_frontend.dialogue import Message
 from hive_frontend.errors import HiveError, JournalError, NoModelError
 from hive_frontend.events import Piece
-from hive_frontend.identity import Path, call_seed, check_label
+from hive_frontend.identity import Path, check_label
 from hive_frontend.journal import Journal
 from hive_frontend.reply import Reply
 from hive_frontend.scope import NativeScope, current_scope, enter, leave
@@ -287,7 +287,7 @@ class Session:
         return Request(
             call.messages,
             call.sampling,
-            call_seed(self.seed, transition.path, part or "0", own),
+            transition.call_seed(part or "0", own),
             call.agent or caller.agent,
             self.id,
             f"{state}/{part}" if part else state,

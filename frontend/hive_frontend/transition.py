@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hive_frontend.client.base import Client
 from hive_frontend.dialogue import Dialogue
-from hive_frontend.identity import Path
+from hive_frontend.identity import LongPath, Path, call_seed
 from hive_frontend.reply import Reply
 
 if TYPE_CHECKING:
     from hive_frontend.budget import Meter
     from hive_frontend.run import Run
     from hive_frontend.session import Session
+    from hive_frontend.state import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,9 @@ class Transition:
         "answers",
         "caller",
         "firing",
+        "long",
         "name",
+        "origin",
         "parts",
         "path",
         "replies",
@@ -71,6 +74,8 @@ class Transition:
         run: Run | None = None,
         parts: tuple[int, ...] = (),
         name: str | None = None,
+        long: LongPath | None = None,
+        origin: State | None = None,
     ) -> None:
         self.session = session
         self.caller = caller
@@ -85,6 +90,10 @@ class Transition:
         """Which part of a gather is performed, and which part of a gather within that; empty outside one."""
         self.name = name
         """What the gather is called whose part is performed."""
+        self.long = long
+        """What seeds derive from where the path is a long one."""
+        self.origin = origin
+        """The state that is fired; None if the awaiting code is an ordinary coroutine."""
         self.replies: Sequence[Reply] = ()
         """What the model answered in this transition."""
         self.answers: Sequence[tuple[Dialogue, Reply]] = ()
@@ -102,7 +111,15 @@ class Transition:
             self.run,
             (*self.parts, part),
             name,
+            self.long,
+            self.origin,
         )
+
+    def call_seed(self, call: str, firing: int | None) -> int:
+        """The base seed of a call that is made here; see `identity.call_seed`."""
+        if self.long is not None:
+            return self.long.call_seed(call, firing)
+        return call_seed(self.session.seed, self.path, call, firing)
 
     @property
     def part(self) -> str:
