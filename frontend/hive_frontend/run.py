@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hive_frontend import process
 from hive_frontend.compiler import Yield
-from hive_frontend.errors import BranchFailed, BudgetExceeded, JournalError
+from hive_frontend.errors import BranchFailed, BudgetExceeded, ForeignAwait, JournalError
 from hive_frontend.events import Event, EventKind, Progress
 from hive_frontend.identity import Path
 from hive_frontend.process import Ended, Waiting
@@ -72,9 +72,14 @@ class Run:
     async def search(self, arguments: dict[str, Any]) -> None:
         """The search that the run is about."""
         search = Search(self, self._agent, self._supervisor, self._agent.caller(self.session), None)
-        await search.explore(
-            search.start(self.session.new_root(), lambda: process.start(self._agent.program, arguments))
-        )
+        try:
+            await search.explore(
+                search.start(self.session.new_root(), lambda: process.start(self._agent.program, arguments))
+            )
+        except ForeignAwait as error:
+            for note in getattr(error, "__notes__", ()):
+                error.problem.add_note(note)
+            raise error.problem.with_traceback(error.__traceback__) from None
         self.report("finished")
 
     async def search_new(

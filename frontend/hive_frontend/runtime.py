@@ -7,8 +7,9 @@ import concurrent.futures
 import contextvars
 import copy
 import os
+import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
 from hive_frontend import telemetry
@@ -51,7 +52,7 @@ async def arun(
     `model` is a `Client` or the URL of a server. The same `seed`, with a model that answers the same request
     the same way, gives the same search; without one a seed is drawn, and the result tells which.
     `supervisor` replaces the agent's own for this run. `budget` bounds what the run spends.
-    `max_concurrency` bounds the states in transition at once.
+    `max_concurrency` bounds the states in transition at once, and the requests under way.
 
     `on_event` is called with every `Event`, `on_piece` with every `Piece` of text as models write it. `trace`
     is a file that gets every event, a line of JSON each. `checkpoint` is a file that gets every answer of
@@ -73,8 +74,6 @@ async def arun(
         )
     if supervisor is not None and not isinstance(supervisor, Supervisor):
         raise TypeError(f"supervisor must be a Supervisor, not {supervisor!r}")
-    if isinstance(max_concurrency, bool) or not isinstance(max_concurrency, int) or max_concurrency < 1:
-        raise ValueError(f"max_concurrency must be an integer of at least 1, not {max_concurrency!r}")
     if checkpoint is not None and replay is not None:
         raise ValueError("checkpoint and replay exclude each other: a replay adds nothing to its recording")
     arguments = agent.bind(*args, **kwargs)
@@ -89,7 +88,14 @@ async def arun(
             seed = journal.seed if seed is None else seed
         if trace is not None:
             listeners.append(files.enter_context(Trace(trace)).on_event)
-        session = Session(model, seed=seed, budget=budget, journal=journal, on_piece=on_piece)
+        session = Session(
+            model,
+            seed=seed,
+            budget=budget,
+            journal=journal,
+            on_piece=on_piece,
+            max_concurrency=max_concurrency,
+        )
         if journal is not None:
             journal.open(
                 {
@@ -144,7 +150,11 @@ def run(
     Where an event loop is running already, as in a notebook, the search runs in a thread of its own.
     """
 
+    under_way: list[asyncio.Task[Any]] = []
+
     async def search() -> RunResult[R]:
+        if (task := asyncio.current_task()) is not None:
+            under_way.append(task)
         try:
             return await arun(
                 agent,
@@ -167,6 +177,7 @@ def run(
             if isinstance(model, Client):
                 await model.aclose()
             await Transport.close_all()
+            under_way.clear()
 
     def in_new_loop() -> RunResult[R]:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -174,8 +185,28 @@ def run(
 
     if not _loop_is_running():
         return in_new_loop()
-    with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(contextvars.copy_context().run, in_new_loop).result()
+    return _in_thread(in_new_loop, under_way)
+
+
+def _in_thread(work: Callable[[], R], under_way: list[asyncio.Task[Any]]) -> R:
+    """Do work in a thread of its own. Ctrl-C, which the waiting thread gets, cancels the tasks under way there."""
+    outcome: concurrent.futures.Future[R] = concurrent.futures.Future()
+
+    def thread() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=contextvars.copy_context().run, args=(thread,), daemon=True).start()
+    try:
+        return outcome.result()
+    except KeyboardInterrupt:
+        for task in under_way:
+            with suppress(RuntimeError):  # It has ended this very moment, and its loop.
+                task.get_loop().call_soon_threadsafe(task.cancel)
+        concurrent.futures.wait([outcome])
+        raise
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

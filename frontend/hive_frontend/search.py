@@ -266,7 +266,7 @@ class Search:
                 return Thrown(known)
             # A step that is traced has a task of its own, in which its span is the current one.
             return NOT_NOW if self._traced else firing.operation.perform_now(firing.transition)
-        except (Exception, BranchFailed) as error:
+        except (Exception, BranchFailed, BudgetExceeded) as error:
             if self._run.ends(error):
                 raise
             return Thrown(error)
@@ -282,7 +282,7 @@ class Search:
                 firing=transition.firing,
             ):
                 firing.answer = await firing.operation.perform(transition)
-        except (Exception, BranchFailed) as error:
+        except (Exception, BranchFailed, BudgetExceeded) as error:
             if self._run.ends(error):
                 raise
             firing.answer = Thrown(error)

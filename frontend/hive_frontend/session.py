@@ -23,6 +23,7 @@ from hive_frontend.identity import Path, check_label
 from hive_frontend.journal import Journal
 from hive_frontend.reply import Reply
 from hive_frontend.scope import NativeScope, current_scope, enter, leave
+from hive_frontend.tool_threads import ToolThreads
 from hive_frontend.totals import Bills, Totals
 from hive_frontend.transition import Caller, Transition
 
@@ -61,7 +62,7 @@ class Session:
     `model` is a `Client` or the URL of a server; without one, every agent that makes calls must have a model
     of its own. A client that the session made from a URL is closed with the session; one that it was given
     stays open. Without a `seed` one is drawn; `session.seed` tells which. `budget` bounds what all agents
-    spend together.
+    spend together, `max_concurrency` the requests that are under way at once.
     """
 
     def __init__(
@@ -72,7 +73,10 @@ class Session:
         budget: Budget | None = None,
         journal: Journal | None = None,
         on_piece: Callable[[Piece], object] | None = None,
+        max_concurrency: int = 64,
     ) -> None:
+        if isinstance(max_concurrency, bool) or not isinstance(max_concurrency, int) or max_concurrency < 1:
+            raise ValueError(f"max_concurrency must be an integer of at least 1, not {max_concurrency!r}")
         self._client = None if model is None else as_client(model)
         self._owns_client = isinstance(model, str)
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
@@ -84,6 +88,9 @@ class Session:
         self.meter = Meter(budget or Budget(), "the run")
         self._journal = journal
         self._on_piece = on_piece
+        self.threads = ToolThreads()
+        """Where tools run that block."""
+        self._turns = asyncio.Semaphore(max_concurrency)
         self._started: float | None = None
         self._roots = 0
         self._registrations: dict[tuple[Client, str], asyncio.Task[None] | None] = {}
@@ -109,6 +116,7 @@ class Session:
             for client in clients:
                 await self._say_goodbye(client)
         finally:
+            self.threads.close()
             if self._owns_client and self._client is not None:
                 await self._client.aclose()
 
@@ -199,17 +207,15 @@ class Session:
         """Send a request for a call, as its budget and its time allow."""
         caller = transition.caller
         client = self.client_of(caller)
-        caller.meter.admit()
-        seconds = caller.meter.seconds_left
-        if seconds is None:
-            return await self._send(client, call, transition, send)
-        try:
-            async with asyncio.timeout(seconds) as deadline:
+        meter = caller.meter
+        if not meter.limited:
+            async with self._turns:
                 return await self._send(client, call, transition, send)
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-            raise caller.meter.out_of_time() from None
+        meter.check()
+        async with meter.in_time(), self._turns:
+            # Looked at again: others have spent while it waited for its turn.
+            meter.admit()
+            return await self._send(client, call, transition, send)
 
     async def _send(self, client: Client, call: ModelCall[Any], transition: Transition, send: Send[A]) -> A:
         agent = call.agent or transition.caller.agent

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar, cast, overload
 
@@ -43,8 +44,8 @@ class Tool(Operation[Any]):
         scope = NativeScope(transition.session, transition.caller, transition.new_inner_path())
         with entered(scope):
             if self._rebuilds():
-                return await self._call()
-            return await transition.session.journaled(transition, self._call)
+                return await self._call(transition)
+            return await transition.session.journaled(transition, lambda: self._call(transition))
 
     def _rebuilds(self) -> bool:
         """Whether the call has to be made again where a run goes on from a checkpoint.
@@ -53,20 +54,35 @@ class Tool(Operation[Any]):
         """
         return _holds_workspace((self._function, self._args, self._kwargs), set())
 
-    async def _call(self) -> Any:
-        if inspect.iscoroutinefunction(self._function):
-            work: Awaitable[Any] = self._function(*self._args, **self._kwargs)
-        else:
-            work = asyncio.to_thread(_without_stop, self._function, self._args, self._kwargs)
+    async def _call(self, transition: Transition) -> Any:
+        async with transition.caller.meter.in_time():
+            if inspect.iscoroutinefunction(self._function):
+                result: Any = self._function(*self._args, **self._kwargs)
+            else:
+                result = await transition.session.threads.call(self._called, self._limit)
+            if not inspect.isawaitable(result):
+                return result
+            async with self._limit():
+                return await result
+
+    @asynccontextmanager
+    async def _limit(self) -> AsyncIterator[None]:
+        """`ToolTimeout` for what takes too long."""
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
-                result = await work
-                return await result if inspect.isawaitable(result) else result
+                yield
         except TimeoutError as error:
             if not limit.expired():
                 raise
             label = getattr(self._function, "__qualname__", repr(self._function))
             raise ToolTimeout(f"tool {label} took longer than {self._timeout_s:g} seconds") from error
+
+    def _called(self) -> Any:
+        """What the function gives. Like coroutines, futures cannot end in a `StopIteration`."""
+        try:
+            return self._function(*self._args, **self._kwargs)
+        except StopIteration as error:
+            raise RuntimeError("tool raised StopIteration") from error
 
     def __fork__(self, memo: Memo) -> Tool:
         return Tool(
@@ -76,14 +92,6 @@ class Tool(Operation[Any]):
             self.name,
             self._timeout_s,
         )
-
-
-def _without_stop(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a function. Like coroutines, futures cannot end in a `StopIteration`."""
-    try:
-        return function(*args, **kwargs)
-    except StopIteration as error:
-        raise RuntimeError("tool raised StopIteration") from error
 
 
 def _holds_workspace(value: Any, seen: set[int]) -> bool:
