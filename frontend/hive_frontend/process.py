@@ -7,6 +7,7 @@ of several suspended functions, the innermost last.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -29,6 +30,8 @@ class Waiting(NamedTuple):
 
     frames: tuple[Frame, ...]
     operation: Operation[Any] | Yield
+    context: Context | None = None
+    """Context variables, if the branch has set any."""
 
     @property
     def point(self) -> Point:
@@ -134,7 +137,7 @@ def fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
     except Exception as error:
         what = f"what is awaited there, of type {type(waiting.operation).__name__}"
         raise ForkError(_complaint(waiting.frames[-1], what, error)) from error
-    return Waiting(tuple(frames), operation)
+    return Waiting(tuple(frames), operation, None if waiting.context is None else waiting.context.copy())
 
 
 def _explain(program: Program, point: Point, name: str, value: Any, error: Exception) -> str:

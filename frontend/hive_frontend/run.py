@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hive_frontend import process
@@ -87,7 +88,7 @@ class Run:
     ) -> State:
         """Run another agent from its beginning, as part of a transition; its best final state."""
         code = functools.partial(process.start, agent.program, arguments)
-        return await self._search_inside(agent, code, None, caller, transition)
+        return await self._search_inside(agent, code, None, None, caller, transition)
 
     async def search_on(
         self,
@@ -100,19 +101,20 @@ class Run:
     ) -> State:
         """Run another agent on from a `yield`, as part of a transition; its best final state."""
         code = functools.partial(process.resume, waiting, value)
-        return await self._search_inside(agent, code, score, caller, transition)
+        return await self._search_inside(agent, code, score, waiting.context, caller, transition)
 
     async def _search_inside(
         self,
         agent: Agent[..., Any],
         code: Callable[[], Waiting | Ended],
         score: float | None,
+        context: Context | None,
         caller: Caller,
         transition: Transition,
     ) -> State:
         above = transition.origin
         search = Search(self, agent, copy.deepcopy(agent.supervisor), caller, above)
-        await search.explore(search.start(transition.new_inner_path(), code, score))
+        await search.explore(search.start(transition.new_inner_path(), code, score, context))
         if not search.finals:
             raise _end_of(agent, sorted(search.dead, key=by_promise))
         best = min(search.finals, key=by_promise)

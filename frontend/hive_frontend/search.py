@@ -6,6 +6,9 @@ import asyncio
 import copy
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
+from functools import partial
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from hive_frontend import process, telemetry
@@ -31,7 +34,7 @@ _BREATH = 100
 class _Firing:
     """A firing of a state under way."""
 
-    __slots__ = ("answer", "borrowed", "operation", "state", "transition", "waiting")
+    __slots__ = ("answer", "borrowed", "context", "operation", "state", "transition", "waiting")
 
     def __init__(self, state: State, waiting: Waiting, transition: Transition, borrowed: bool) -> None:
         assert not isinstance(waiting.operation, Yield)
@@ -41,7 +44,14 @@ class _Firing:
         self.transition = transition
         self.borrowed = borrowed
         """Whether what it leads to may still hold objects of the caller."""
+        self.context = waiting.context
+        """What the operation and the code behind it see and set."""
         self.answer: Any = None
+
+
+def _same(one: Context, other: Context) -> bool:
+    """Whether two contexts have the same objects; what is equal to another object may still be changed alone."""
+    return len(one) == len(other) and all(map(is_, one.values(), other.values()))
 
 
 class Search:
@@ -74,19 +84,43 @@ class Search:
         self._call: asyncio.Future[None] | None = None
         self._scope = Scope(run.session)
         """What all stretches of the agent's code run in, one after the other."""
+        self._base = copy_context()
+        """The context variables that branches begin with."""
+        self._base.run(enter, self._scope)
+        self._fresh = self._base.copy()
+        """The same, for the next stretch of a branch that has set none of its own."""
         self._traced = telemetry.active()
         run.session.check_code(agent.name, agent.program.code_hash)
 
-    def start(self, root: Path, code: Callable[[], Waiting | Ended], score: float | None = None) -> State:
-        """The first state, to which `code` leads."""
-        token = enter(self._scope)
+    def start(
+        self,
+        root: Path,
+        code: Callable[[], Waiting | Ended],
+        score: float | None = None,
+        context: Context | None = None,
+    ) -> State:
+        """The first state, to which `code` leads; `context` has what the agent has set before."""
+        if context is not None:
+            context.run(enter, self._scope)
         try:
-            outcome = code()
+            outcome = self._go_on(context, code)
         except BaseException as error:
             return self._stop(root, None, error, (), score)
-        finally:
-            leave(token)
         return self._reach(root, None, outcome, (), score)
+
+    def _go_on(self, context: Context | None, code: Callable[[], Waiting | Ended]) -> Waiting | Ended:
+        """Run a stretch of a branch with the context variables that it has."""
+        used = self._fresh if context is None else context
+        try:
+            outcome = used.run(code)
+        finally:
+            own = not _same(used, self._base)
+            if own and context is None:
+                # It belongs to this branch now.
+                self._fresh = self._base.copy()
+        if own and type(outcome) is Waiting:
+            return outcome._replace(context=used)
+        return outcome
 
     async def explore(self, first: State) -> None:
         """Fire states until the supervisor wants no more; `finals` and `dead` have what came of it.
@@ -101,6 +135,9 @@ class Search:
 
     async def _explore(self, first: State) -> None:
         self._first = first
+        for context in (self._base, self._fresh, first.waiting and first.waiting.context):
+            if context is not None:
+                telemetry.hand_over(context)
         token = enter(self._scope)
         try:
             self._supervisor.init([first])
@@ -225,7 +262,9 @@ class Search:
                 run.slots.give()
             raise
         if answer is NOT_NOW:
-            self._begin(self._perform(firing), state, run.slots if slot else None)
+            if firing.context is None:
+                firing.context = self._base.copy()
+            self._begin(self._perform(firing), state, run.slots if slot else None, firing.context)
             return True
         if slot:
             run.slots.give()
@@ -265,7 +304,11 @@ class Search:
             if known is not None:
                 return Thrown(known)
             # A step that is traced has a task of its own, in which its span is the current one.
-            return NOT_NOW if self._traced else firing.operation.perform_now(firing.transition)
+            if self._traced:
+                return NOT_NOW
+            if firing.context is None:
+                return firing.operation.perform_now(firing.transition)
+            return firing.context.run(firing.operation.perform_now, firing.transition)
         except (Exception, BranchFailed, BudgetExceeded) as error:
             if self._run.ends(error):
                 raise
@@ -295,8 +338,14 @@ class Search:
             self._supervisor.wake(firing.state)
         self._arrived.append(firing)
 
-    def _begin(self, work: Coroutine[Any, Any, None], state: State | None, slots: Any) -> None:
-        task = asyncio.create_task(work)
+    def _begin(
+        self,
+        work: Coroutine[Any, Any, None],
+        state: State | None,
+        slots: Any,
+        context: Context | None = None,
+    ) -> None:
+        task = asyncio.create_task(work, context=context)
         self._tasks[task] = state
 
         def ended(task: asyncio.Task[None]) -> None:
@@ -323,7 +372,7 @@ class Search:
         path = (transition.firing,)
         replies = tuple(transition.replies)
         try:
-            outcome = process.resume(firing.waiting, firing.answer)
+            outcome = self._go_on(firing.context, partial(process.resume, firing.waiting, firing.answer))
         except BaseException as error:
             new = self._stop(path, state, error, replies, state.score)
         else:
