@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextvars import ContextVar
 from typing import Any
 
@@ -63,7 +63,7 @@ async def test_nothing_leaks_out_of_a_run_and_what_was_set_before_is_seen(model:
         VAR.set([])
         VAR.get().append("mine")
         await gen("r")
-        return seen + VAR.get()
+        return [*seen, *VAR.get()]
 
     VAR.set(outer)
     result = await arun(reads, model=model)
@@ -98,11 +98,11 @@ async def test_tools_and_other_agents_see_them(model: FunctionModel) -> None:
         return VAR.get()
 
     @agent
-    async def keeps() -> AsyncIterator[Any]:
+    async def keeps() -> AsyncGenerator[str, Any]:
         VAR.set("the child's")
-        yield VAR.get()
+        yield str(VAR.get())
         await gen("k")
-        yield VAR.get()
+        yield str(VAR.get())
 
     @agent(supervisor=BestOfN(2, at="way"))
     async def all_of_them() -> list[Any]:

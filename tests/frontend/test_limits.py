@@ -130,11 +130,11 @@ class Counting(ScriptedModel):
 
     def __init__(self) -> None:
         super().__init__({})
-        self.now = self.most = self.made = 0
+        self.now = self.most = self.asked = 0
 
     async def complete(self, request: Request, on_text: object = None) -> Completion:
         self.now += 1
-        self.made += 1
+        self.asked += 1
         self.most = max(self.most, self.now)
         await asyncio.sleep(0.002)
         self.now -= 1
@@ -162,7 +162,7 @@ async def test_tokens_overshoot_by_the_calls_in_flight_at_most() -> None:
     model = Counting()
     result = await arun(wide, 200, model=model, max_concurrency=4, budget=Budget(tokens=100))
     assert result.value is None
-    assert 10 <= model.made <= 10 + 3
+    assert 10 <= model.asked <= 10 + 3
 
 
 INTERRUPTED = """
