@@ -6,11 +6,18 @@ import copy
 import functools
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from hive_frontend import process
 from hive_frontend.compiler import Yield
-from hive_frontend.errors import BranchFailed, BudgetExceeded, ForeignAwait, JournalError
+from hive_frontend.errors import (
+    BranchFailed,
+    BudgetExceeded,
+    ForeignAwait,
+    JournalError,
+    ModelError,
+    ToolTimeout,
+)
 from hive_frontend.events import Event, EventKind, Progress
 from hive_frontend.identity import Path
 from hive_frontend.process import Ended, Waiting
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
     from hive_frontend.reply import Reply
     from hive_frontend.session import Session
 
+OnError = Literal["raise", "drop"]
 OnEvent = Callable[[Event], object]
 
 
@@ -55,6 +63,7 @@ class Run:
         supervisor: Supervisor,
         listeners: Sequence[OnEvent],
         max_concurrency: int,
+        on_error: OnError = "raise",
     ) -> None:
         self._agent = agent
         self._supervisor = supervisor
@@ -65,6 +74,14 @@ class Run:
         self._records: dict[State, _Record] = {}
         self._results: list[State] = []
         self._fatal: Exception | None = None
+        self.ends_branch: tuple[type[BaseException], ...] = (BranchFailed, BudgetExceeded)
+        """What ends the branch that it is raised in; all else ends the run."""
+        if on_error == "drop":
+            self.ends_branch += (ModelError, ToolTimeout)
+        self._dropped: dict[State, Exception] = {}
+        """Dead ends of the run's own agent that are errors."""
+        self._spent = False
+        """Whether a branch of the run's own agent ended because a budget was spent."""
         self.fired = 0
         self.alive = 0
         self._dead = 0
@@ -81,6 +98,11 @@ class Run:
             for note in getattr(error, "__notes__", ()):
                 error.problem.add_note(note)
             raise error.problem.with_traceback(error.__traceback__) from None
+        ends = [
+            record.state for record in self._records.values() if record.of_run and record.state.kind == "dead"
+        ]
+        if self._dropped and not self._results and len(ends) == len(self._dropped):
+            raise self._dropped[min(self._dropped, key=_in_tree)]
         self.report("finished")
 
     async def search_new(
@@ -130,6 +152,11 @@ class Run:
 
     # The books
 
+    def drop(self, state: State, error: BaseException) -> None:
+        """Note that a dead end of the run's own agent is an error."""
+        if isinstance(error, Exception):
+            self._dropped[state] = error
+
     def enter(self, search: Search, state: State) -> None:
         """Take up a new state."""
         waiting, line = state.waiting, None
@@ -148,6 +175,7 @@ class Run:
         elif state.kind == "dead":
             kind = "dead"
             self._dead += 1
+            self._spent |= state.spent and above is None
         else:
             kind = "final"
             if search.above is None:
@@ -201,6 +229,18 @@ class Run:
     def results(self) -> list[State]:
         """The final states of the run's own agent, best first."""
         return sorted(self._results, key=by_promise)
+
+    @property
+    def best_unfinished(self) -> State | None:
+        """The state with the best score, where a spent budget left no result."""
+        if self._results or not self._spent:
+            return None
+        scored = (
+            state
+            for state, record in self._records.items()
+            if record.of_run and state.kind == "waiting" and state.score is not None
+        )
+        return min(scored, key=by_promise, default=None)
 
     def tree(self) -> SearchTree:
         """All states of all searches."""

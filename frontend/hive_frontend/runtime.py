@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from hive_frontend import telemetry
 from hive_frontend.agent import Agent
@@ -19,8 +19,9 @@ from hive_frontend.client.base import Client
 from hive_frontend.client.transport import Transport
 from hive_frontend.errors import NoModelError
 from hive_frontend.events import Piece
-from hive_frontend.journal import Journal, describe_arguments
-from hive_frontend.run import OnEvent, Run
+from hive_frontend.fingerprint import shown
+from hive_frontend.journal import Journal
+from hive_frontend.run import OnError, OnEvent, Run
 from hive_frontend.run_result import Result, RunResult
 from hive_frontend.session import Session
 from hive_frontend.supervisors.base import Supervisor
@@ -41,6 +42,7 @@ async def arun(
     budget: Budget | None = None,
     on_event: OnEvent | None = None,
     on_piece: OnPiece | None = None,
+    on_error: OnError = "raise",
     max_concurrency: int = 64,
     trace: File | None = None,
     checkpoint: File | None = None,
@@ -62,7 +64,9 @@ async def arun(
 
     Branches that `fail`, or run out of budget, are part of the search. Any other exception in the agent's
     code, or a model call that the server refuses and the agent does not catch, ends the run: what is in
-    flight is cancelled, and the exception is raised here.
+    flight is cancelled, and the exception is raised here. With `on_error="drop"` a call that the model
+    refuses, an answer that is none (`InvalidAnswer`) and a tool that takes too long end their branch alone;
+    the first of them is raised if nothing else came of the run.
     """
     if not isinstance(agent, Agent):
         raise TypeError(f"run takes an @agent function as its first argument, not {agent!r}")
@@ -74,6 +78,8 @@ async def arun(
         )
     if supervisor is not None and not isinstance(supervisor, Supervisor):
         raise TypeError(f"supervisor must be a Supervisor, not {supervisor!r}")
+    if on_error not in ("raise", "drop"):
+        raise ValueError(f"on_error must be 'raise' or 'drop', not {on_error!r}")
     if checkpoint is not None and replay is not None:
         raise ValueError("checkpoint and replay exclude each other: a replay adds nothing to its recording")
     arguments = agent.bind(*args, **kwargs)
@@ -100,12 +106,12 @@ async def arun(
             journal.open(
                 {
                     "agent": agent.name,
-                    "arguments": describe_arguments(arguments),
+                    "arguments": {name: shown(value) for name, value in arguments.items()},
                     "seed": session.seed,
                     "supervisor": repr(chosen),
                 }
             )
-        search = Run(agent, session, chosen, listeners, max_concurrency)
+        search = Run(agent, session, chosen, listeners, max_concurrency, on_error)
         with telemetry.span(
             "run", agent.name, session=session.id, seed=str(session.seed), supervisor=type(chosen).__name__
         ) as span:
@@ -119,6 +125,7 @@ async def arun(
                 tokens_generated=totals.tokens_generated,
                 tokens_replayed=totals.tokens_replayed,
             )
+    best = search.best_unfinished
     return RunResult(
         results=tuple(Result(state.value, state.score, state.id) for state in search.results),
         totals=session.totals,
@@ -126,6 +133,7 @@ async def arun(
         seed=session.seed,
         session=session.id,
         _draw=search.tree,
+        _unfinished=None if best is None else Result(cast(R, None), best.score, best.id, finished=False),
     )
 
 
@@ -139,6 +147,7 @@ def run(
     budget: Budget | None = None,
     on_event: OnEvent | None = None,
     on_piece: OnPiece | None = None,
+    on_error: OnError = "raise",
     max_concurrency: int = 64,
     trace: File | None = None,
     checkpoint: File | None = None,
@@ -165,6 +174,7 @@ def run(
                 budget=budget,
                 on_event=on_event,
                 on_piece=on_piece,
+                on_error=on_error,
                 max_concurrency=max_concurrency,
                 trace=trace,
                 checkpoint=checkpoint,

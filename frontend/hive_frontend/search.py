@@ -12,6 +12,8 @@ from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from hive_frontend import process, telemetry
+from hive_frontend.asked import Asked, asked_by
+from hive_frontend.call import Gen
 from hive_frontend.compiler import Thrown, Yield
 from hive_frontend.errors import BranchFailed, BudgetExceeded, SupervisorError
 from hive_frontend.identity import Path
@@ -34,7 +36,7 @@ _BREATH = 100
 class _Firing:
     """A firing of a state under way."""
 
-    __slots__ = ("answer", "borrowed", "context", "operation", "state", "transition", "waiting")
+    __slots__ = ("answer", "asked", "borrowed", "context", "operation", "state", "transition", "waiting")
 
     def __init__(self, state: State, waiting: Waiting, transition: Transition, borrowed: bool) -> None:
         assert not isinstance(waiting.operation, Yield)
@@ -46,6 +48,8 @@ class _Firing:
         """Whether what it leads to may still hold objects of the caller."""
         self.context = waiting.context
         """What the operation and the code behind it see and set."""
+        self.asked: Asked = {}
+        """What the operation asks, if answers are kept."""
         self.answer: Any = None
 
 
@@ -300,7 +304,10 @@ class Search:
     def _perform_now(self, firing: _Firing) -> Any:
         """The answer of an operation that need not be waited for, or `NOT_NOW`."""
         try:
-            known = self._run.session.recall_error(firing.transition)
+            known = None
+            if self._run.session.keeps_answers:
+                self._note(firing)
+                known = self._run.session.recall_error(firing.operation, firing.transition)
             if known is not None:
                 return Thrown(known)
             # A step that is traced has a task of its own, in which its span is the current one.
@@ -313,6 +320,16 @@ class Search:
             if self._run.ends(error):
                 raise
             return Thrown(error)
+
+    def _note(self, firing: _Firing) -> None:
+        """Note for the journal what the firing asks, and what its agent holds meanwhile."""
+        operation, transition, waiting = firing.operation, firing.transition, firing.waiting
+        transition.code = [program.function.__code__ for program, _, _ in waiting.frames]
+        transition.apart = process.apart(waiting)
+        firing.asked = asked_by(operation, transition)
+        # Dialogues take their answers, which a journal has.
+        dialogues = [call.dialogue for call in operation.calls if isinstance(call, Gen)]
+        transition.held = partial(process.held, waiting, [*transition.apart, *filter(None, dialogues)])
 
     async def _perform(self, firing: _Firing) -> None:
         transition = firing.transition
@@ -379,7 +396,7 @@ class Search:
             new = self._reach(path, state, outcome, replies, state.score)
         if type(firing.answer) is Thrown and not state.sleeping:
             # The run goes on from here, so it must do so again when it is resumed.
-            run.session.keep_error(transition, firing.answer.error)
+            run.session.keep_error(firing.asked, transition, firing.answer.error)
         new.borrowed = firing.borrowed
         self._supervisor.commit(new)
 
@@ -443,7 +460,7 @@ class Search:
     ) -> State:
         """Enter the dead end that the agent's code led to, or raise what ends the run."""
         self._scope.score = None
-        if not isinstance(error, (BranchFailed, BudgetExceeded)):
+        if not isinstance(error, self._run.ends_branch):
             where = f"after state {parent.name!r} ({parent.id})" if parent else "before its first await"
             error.add_note(f"raised by agent {self.agent.name!r} {where}")
             raise error
@@ -460,4 +477,6 @@ class Search:
         )
         self.dead.append(state)
         self._run.enter(self, state)
+        if self.above is None:
+            self._run.drop(state, error)
         return state

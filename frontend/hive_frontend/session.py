@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hive_frontend import telemetry
+from hive_frontend.asked import Asked, asked_by
 from hive_frontend.budget import Budget, Meter
 from hive_frontend.cached_message import CachedMessage
 from hive_frontend.call import Gen, ModelCall
@@ -29,6 +30,7 @@ from hive_frontend.transition import Caller, Transition
 
 if TYPE_CHECKING:
     from hive_frontend.choreography import NewMessage
+    from hive_frontend.operation import Operation
 
 logger = logging.getLogger(__name__)
 
@@ -171,16 +173,17 @@ class Session:
     async def call(self, call: Gen, transition: Transition) -> Reply:
         """Ask the model."""
         agent = call.agent or transition.caller.agent
-        if (known := self._recall(transition)) is not None:
+        if (known := self._recall(call, transition)) is not None:
             return self._bills.count(known, agent)
         done = await self._ask(call, transition, _complete)
-        return self._keep(done, agent, transition)
+        return self._keep(done, agent, call, transition)
 
     async def make(self, call: NewMessage, transition: Transition) -> CachedMessage:
         """Have the model's server make a message, and keep it. Counts as a call, whether or not it generates."""
         agent = call.agent or transition.caller.agent
         journal = self._journal
-        message = None if journal is None else journal.message(transition.key)
+        asked = {} if journal is None else asked_by(call, transition)
+        message = None if journal is None else journal.message(transition.key, asked)
         if message is not None:
             transition.caller.meter.recall(message.reply)
             self._ended.add(message.session)
@@ -189,7 +192,7 @@ class Session:
             self._check_alive(call.parents)
             message = await self._ask(call, transition, call.send)
             if journal is not None:
-                journal.add_message(transition.key, message)
+                journal.add_message(transition.key, asked, message)
             transition.caller.meter.charge(message.reply)
         self._bills.count(message.reply, agent)
         return message
@@ -248,7 +251,7 @@ class Session:
         """The model's answer if nothing has to be waited for; None and no effect otherwise."""
         caller = transition.caller
         agent = call.agent or caller.agent
-        if self._journal is not None and (known := self._recall(transition)) is not None:
+        if self._journal is not None and (known := self._recall(call, transition)) is not None:
             return self._bills.count(known, agent)
         client = caller.client or self._client
         if client is None or not client.answers_now or self._on_piece is not None:
@@ -270,7 +273,7 @@ class Session:
             return None
         if meter.limited:
             meter.admit()
-        return self._keep(done, agent, transition)
+        return self._keep(done, agent, call, transition)
 
     def client_of(self, caller: Caller) -> Client:
         """Whom a caller asks; `NoModelError` if nobody said."""
@@ -305,12 +308,11 @@ class Session:
             caller.attempts,
         )
 
-    def _recall(self, transition: Transition) -> Reply | None:
+    def _recall(self, call: Gen, transition: Transition) -> Reply | None:
         journal = self._journal
         if journal is None:
             return None
-        key = transition.key
-        known = journal.reply(key)
+        known = journal.reply(transition.key, asked_by(call, transition))
         if known is not None:
             transition.caller.meter.recall(known)
         else:
@@ -325,10 +327,10 @@ class Session:
             transition.caller.meter.check()
             raise journal.missing(transition.key)
 
-    def _keep(self, done: Completion, agent: str, transition: Transition) -> Reply:
+    def _keep(self, done: Completion, agent: str, call: Gen, transition: Transition) -> Reply:
         reply = Reply(done.text, done.tokens_generated, done.tokens_replayed, done.finish_reason)
         if self._journal is not None:
-            self._journal.add_reply(transition.key, reply)
+            self._journal.add_reply(transition.key, asked_by(call, transition), reply)
         if transition.caller.meter.limited:
             transition.caller.meter.charge(reply)
         return self._bills.count(reply, agent)
@@ -359,28 +361,56 @@ class Session:
 
     # Everything else that comes from outside
 
-    async def journaled(self, transition: Transition, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Call a function, unless the journal has its result already."""
+    async def journaled(
+        self, operation: Operation[Any], transition: Transition, call: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """Call a function for an operation, unless the journal has its result already."""
         journal = self._journal
         if journal is None:
             return await call()
         key = transition.key
+        # Now: what it is given may be something else when it has been called.
+        asked = asked_by(operation, transition)
         if key in journal:
-            return journal.result(key)
+            return journal.result(key, asked)
         if journal.offline:
             raise journal.missing(key)
-        result = await call()
-        journal.add_result(key, result)
+        before = transition.held() if transition.held else {}
+        try:
+            result = await call()
+        finally:
+            if transition.held and (after := transition.held()) != before:
+                changed = [name for name in after if after[name] != before[name]]
+                transition.changed += changed
+                logger.warning(
+                    "a tool changed %s, which a run that goes on from %s would not have: let it return what is "
+                    "new, or give it redo=True if it may be called again",
+                    " and ".join(changed),
+                    journal.path,
+                )
+        journal.add_result(key, asked, result, transition.changed)
         return result
 
-    def recall_error(self, transition: Transition) -> BaseException | None:
-        """What the journal says that the operation of a transition raised; None if nothing."""
-        return None if self._journal is None else self._journal.error(transition.key)
+    @property
+    def keeps_answers(self) -> bool:
+        """Whether there is a journal."""
+        return self._journal is not None
 
-    def keep_error(self, transition: Transition, error: BaseException) -> None:
-        """Keep in the journal what the operation of a transition raised, after the agent has dealt with it."""
+    def asked(self, operation: Operation[Any], transition: Transition) -> Asked:
+        """What an operation asks, for `keep_error`; nothing where there is no journal."""
+        return {} if self._journal is None else asked_by(operation, transition)
+
+    def recall_error(self, operation: Operation[Any], transition: Transition) -> BaseException | None:
+        """What the journal says that the operation of a transition raised; None if nothing."""
+        journal = self._journal
+        if journal is None or not journal.has_error(transition.key):
+            return None
+        return journal.error(transition.key, asked_by(operation, transition))
+
+    def keep_error(self, asked: Asked, transition: Transition, error: BaseException) -> None:
+        """Keep in the journal what was raised where this was asked, after the agent has dealt with it."""
         if self._journal is not None:
-            self._journal.add_error(transition.key, error)
+            self._journal.add_error(transition.key, asked, error, transition.changed)
 
     def check_code(self, agent: str, code: str) -> None:
         """Hold the code of an agent against that of the run that is gone on with."""

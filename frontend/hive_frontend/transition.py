@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hive_frontend.client.base import Client
 from hive_frontend.dialogue import Dialogue
@@ -51,8 +52,12 @@ class Transition:
     __slots__ = (
         "_inner",
         "answers",
+        "apart",
         "caller",
+        "changed",
+        "code",
         "firing",
+        "held",
         "long",
         "name",
         "origin",
@@ -94,6 +99,14 @@ class Transition:
         """What seeds derive from where the path is a long one."""
         self.origin = origin
         """The state that is fired; None if the awaiting code is an ordinary coroutine."""
+        self.held: Callable[[], Mapping[str, str]] | None = None
+        """Says what the agent holds, by fingerprints of its variables; None where nobody keeps answers."""
+        self.code: Sequence[CodeType] = ()
+        """The code of the agent, and of helpers that it is in; empty where nobody keeps answers."""
+        self.apart: Sequence[Any] = ()
+        """Objects that are not the agent's own alone."""
+        self.changed: list[str] = []
+        """Which of it functions have changed that were called."""
         self.replies: Sequence[Reply] = ()
         """What the model answered in this transition."""
         self.answers: Sequence[tuple[Dialogue, Reply]] = ()
@@ -102,7 +115,7 @@ class Transition:
 
     def of_part(self, part: int, name: str | None) -> Transition:
         """The same transition, for one part of a gather called `name`."""
-        return Transition(
+        inner = Transition(
             self.session,
             self.caller,
             self.path,
@@ -114,6 +127,8 @@ class Transition:
             self.long,
             self.origin,
         )
+        inner.held, inner.changed, inner.code, inner.apart = self.held, self.changed, self.code, self.apart
+        return inner
 
     def call_seed(self, call: str, firing: int | None) -> int:
         """The base seed of a call that is made here; see `identity.call_seed`."""
