@@ -38,6 +38,16 @@ def asked_by(operation: object, transition: Transition) -> Asked:
     return {}
 
 
+def is_remade(operation: object) -> bool:
+    """Whether an operation calls a function that is called again where a run is resumed."""
+    match operation:
+        case Tool():
+            return operation.rebuilds
+        case Gather():
+            return any(map(is_remade, operation.parts))
+    return False
+
+
 def _of_call(call: ModelCall[Any], transition: Transition) -> Asked:
     caller = transition.caller
     fields: dict[str, Any] = {"the prompt": call.shown}

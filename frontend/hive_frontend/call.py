@@ -173,13 +173,13 @@ class Gather(Operation[list[Any]]):
         session = transition.session
         if (known := session.recall_error(part, transition)) is not None:
             return known
-        asked = session.asked(part, transition)
+        session.asked(part, transition)  # as it is before
         try:
             return await part.perform(transition)
         except Exception as error:
             if isinstance(error, JournalError) or (transition.run is not None and transition.run.ends(error)):
                 raise
-            session.keep_error(asked, transition, error)
+            session.keep_error(part, transition, error)
             return error
 
     def perform_now(self, transition: Transition) -> list[Any] | NotNow:

@@ -85,9 +85,9 @@ def code_behind(called: Any) -> dict[str, Shown]:
             if name not in found:
                 found[name] = ["", _of_code(value.__code__, value.__doc__)[:16]]
                 todo.append(value)
-                defaults = {**dict(enumerate(value.__defaults__ or ())), **(value.__kwdefaults__ or {})}
-                if constant := {key: each for key, each in defaults.items() if _is_constant(each)}:
-                    found[f"the defaults of {value.__qualname__}"] = shown(tuple(constant.values()))
+                defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+                if constant := tuple(filter(_is_constant, defaults)):
+                    found[f"the defaults of {value.__qualname__}"] = shown(constant)
         elif isinstance(wrapped := getattr(value, "__wrapped__", None), FunctionType):
             take(wrapped)
 

@@ -12,8 +12,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from hive_frontend import process, telemetry
-from hive_frontend.asked import Asked, asked_by
-from hive_frontend.call import Gen
+from hive_frontend.call import Gen, ModelCall
 from hive_frontend.compiler import Thrown, Yield
 from hive_frontend.errors import BranchFailed, BudgetExceeded, SupervisorError
 from hive_frontend.identity import Path
@@ -36,7 +35,7 @@ _BREATH = 100
 class _Firing:
     """A firing of a state under way."""
 
-    __slots__ = ("answer", "asked", "borrowed", "context", "operation", "state", "transition", "waiting")
+    __slots__ = ("answer", "borrowed", "context", "operation", "state", "transition", "waiting")
 
     def __init__(self, state: State, waiting: Waiting, transition: Transition, borrowed: bool) -> None:
         assert not isinstance(waiting.operation, Yield)
@@ -48,8 +47,6 @@ class _Firing:
         """Whether what it leads to may still hold objects of the caller."""
         self.context = waiting.context
         """What the operation and the code behind it see and set."""
-        self.asked: Asked = {}
-        """What the operation asks, if answers are kept."""
         self.answer: Any = None
 
 
@@ -326,7 +323,9 @@ class Search:
         operation, transition, waiting = firing.operation, firing.transition, firing.waiting
         transition.code = [program.function.__code__ for program, _, _ in waiting.frames]
         transition.apart = process.apart(waiting)
-        firing.asked = asked_by(operation, transition)
+        if not isinstance(operation, ModelCall):
+            # Before it is done: functions may change what they are given.
+            self._run.session.asked(operation, transition)
         # Dialogues take their answers, which a journal has.
         dialogues = [call.dialogue for call in operation.calls if isinstance(call, Gen)]
         transition.held = partial(process.held, waiting, [*transition.apart, *filter(None, dialogues)])
@@ -396,7 +395,7 @@ class Search:
             new = self._reach(path, state, outcome, replies, state.score)
         if type(firing.answer) is Thrown and not state.sleeping:
             # The run goes on from here, so it must do so again when it is resumed.
-            run.session.keep_error(firing.asked, transition, firing.answer.error)
+            run.session.keep_error(firing.operation, transition, firing.answer.error)
         new.borrowed = firing.borrowed
         self._supervisor.commit(new)
 

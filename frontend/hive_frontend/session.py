@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hive_frontend import telemetry
-from hive_frontend.asked import Asked, asked_by
+from hive_frontend.asked import Asked, asked_by, is_remade
 from hive_frontend.budget import Budget, Meter
 from hive_frontend.cached_message import CachedMessage
 from hive_frontend.call import Gen, ModelCall
@@ -182,7 +182,7 @@ class Session:
         """Have the model's server make a message, and keep it. Counts as a call, whether or not it generates."""
         agent = call.agent or transition.caller.agent
         journal = self._journal
-        asked = {} if journal is None else asked_by(call, transition)
+        asked = self.asked(call, transition)
         message = None if journal is None else journal.message(transition.key, asked)
         if message is not None:
             transition.caller.meter.recall(message.reply)
@@ -312,7 +312,7 @@ class Session:
         journal = self._journal
         if journal is None:
             return None
-        known = journal.reply(transition.key, asked_by(call, transition))
+        known = journal.reply(transition.key, self.asked(call, transition))
         if known is not None:
             transition.caller.meter.recall(known)
         else:
@@ -330,7 +330,7 @@ class Session:
     def _keep(self, done: Completion, agent: str, call: Gen, transition: Transition) -> Reply:
         reply = Reply(done.text, done.tokens_generated, done.tokens_replayed, done.finish_reason)
         if self._journal is not None:
-            self._journal.add_reply(transition.key, asked_by(call, transition), reply)
+            self._journal.add_reply(transition.key, self.asked(call, transition), reply)
         if transition.caller.meter.limited:
             transition.caller.meter.charge(reply)
         return self._bills.count(reply, agent)
@@ -370,7 +370,7 @@ class Session:
             return await call()
         key = transition.key
         # Now: what it is given may be something else when it has been called.
-        asked = asked_by(operation, transition)
+        asked = self.asked(operation, transition)
         if key in journal:
             return journal.result(key, asked)
         if journal.offline:
@@ -397,19 +397,25 @@ class Session:
         return self._journal is not None
 
     def asked(self, operation: Operation[Any], transition: Transition) -> Asked:
-        """What an operation asks, for `keep_error`; nothing where there is no journal."""
-        return {} if self._journal is None else asked_by(operation, transition)
+        """What an operation asks, as it was when this was first wanted; nothing where there is no journal."""
+        if self._journal is None:
+            return {}
+        if transition.asked is None:
+            transition.asked = asked_by(operation, transition)
+        return transition.asked
 
     def recall_error(self, operation: Operation[Any], transition: Transition) -> BaseException | None:
         """What the journal says that the operation of a transition raised; None if nothing."""
         journal = self._journal
         if journal is None or not journal.has_error(transition.key):
             return None
-        return journal.error(transition.key, asked_by(operation, transition))
+        return journal.error(transition.key, self.asked(operation, transition))
 
-    def keep_error(self, asked: Asked, transition: Transition, error: BaseException) -> None:
-        """Keep in the journal what was raised where this was asked, after the agent has dealt with it."""
-        if self._journal is not None:
+    def keep_error(self, operation: Operation[Any], transition: Transition, error: BaseException) -> None:
+        """Keep in the journal what an operation raised, after the agent has dealt with it."""
+        # What is made again raises it again, and what it did before that is done again.
+        if self._journal is not None and not is_remade(operation):
+            asked = self.asked(operation, transition)
             self._journal.add_error(transition.key, asked, error, transition.changed)
 
     def check_code(self, agent: str, code: str) -> None:

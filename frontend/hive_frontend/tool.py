@@ -45,11 +45,12 @@ class Tool(Operation[Any]):
         # Agents and models that the function calls are numbered after this transition.
         scope = NativeScope(transition.session, transition.caller, transition.new_inner_path())
         with entered(scope):
-            if self._rebuilds():
+            if self.rebuilds:
                 return await self._call(transition)
             return await transition.session.journaled(self, transition, lambda: self._call(transition))
 
-    def _rebuilds(self) -> bool:
+    @property
+    def rebuilds(self) -> bool:
         """Whether the call has to be made again where a run goes on from a checkpoint.
 
         The directories of workspaces do not outlive a process; making the calls again makes them anew.

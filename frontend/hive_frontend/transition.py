@@ -13,6 +13,7 @@ from hive_frontend.identity import LongPath, Path, call_seed
 from hive_frontend.reply import Reply
 
 if TYPE_CHECKING:
+    from hive_frontend.asked import Asked
     from hive_frontend.budget import Meter
     from hive_frontend.run import Run
     from hive_frontend.session import Session
@@ -53,6 +54,7 @@ class Transition:
         "_inner",
         "answers",
         "apart",
+        "asked",
         "caller",
         "changed",
         "code",
@@ -103,6 +105,8 @@ class Transition:
         """Says what the agent holds, by fingerprints of its variables; None where nobody keeps answers."""
         self.code: Sequence[CodeType] = ()
         """The code of the agent, and of helpers that it is in; empty where nobody keeps answers."""
+        self.asked: Asked | None = None
+        """What the operation asks; None as long as nobody wants to know."""
         self.apart: Sequence[Any] = ()
         """Objects that are not the agent's own alone."""
         self.changed: list[str] = []

@@ -11,7 +11,20 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from hive_frontend import BestOfN, JournalError, ModelError, Request, Shared, agent, gen, run, spawn, tool
+from hive_frontend import (
+    BestOfN,
+    JournalError,
+    ModelError,
+    Request,
+    Shared,
+    Workspace,
+    agent,
+    gather,
+    gen,
+    run,
+    spawn,
+    tool,
+)
 from hive_frontend.testing import FunctionModel
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -350,3 +363,24 @@ def test_generated_programs_resumed_after_edits(
         assert change is not None, "a program that is what it was goes on"
     else:
         assert resumed == expected
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_tool_that_is_made_again_fails_again(tmp_path: Path, together: bool) -> None:
+    def write(workspace: Workspace) -> None:
+        workspace.write("log", "begun")
+        raise LookupError("no such file")
+
+    @agent
+    async def program() -> str:
+        workspace = Workspace()
+        try:
+            await (gather(tool(write, workspace), gen("q")) if together else tool(write, workspace))
+        except LookupError as error:
+            await gen("end", name="end")
+            return f"{error.args[0]}: {workspace.read('log')}"
+        return "no"
+
+    interrupted(program, tmp_path / "j")
+    assert run(program, model=ECHO, checkpoint=tmp_path / "j").value == "no such file: begun"
+    assert run(program, replay=tmp_path / "j").value == "no such file: begun"
