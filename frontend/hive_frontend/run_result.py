@@ -20,7 +20,7 @@ class Result(Generic[R]):
     value: R
     score: float | None
     state: str
-    finished: bool = True
+    finished: bool = field(default=True, repr=False)
     """False of the best state of a run whose budget was spent before there was any result: the agent had not
     returned there, and `value` is None. `tree.path_to(state)` shows how it came there."""
 
