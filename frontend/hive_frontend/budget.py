@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import math
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from hive_frontend.errors import BudgetExceeded
@@ -16,9 +19,9 @@ class Budget:
     """Limits on model calls, generated tokens and time; None for no limit.
 
     Everything that an agent calls or spawns spends from its budget, too. Before each model call the budget
-    is looked at; where nothing is left the call raises `BudgetExceeded`, and so does one that is under way
-    when the seconds are over. Calls that are made at the same time may together overshoot `tokens`, by the
-    answers that are under way. Replayed tokens are free.
+    is looked at; where nothing is left the call raises `BudgetExceeded`, and so does a call, or a tool, that is
+    under way when the seconds are over. Calls that are under way at the same time, `max_concurrency` of them at
+    most, may together overshoot `tokens` by their answers. Replayed tokens are free.
     """
 
     tokens: int | None = None
@@ -90,8 +93,22 @@ class Meter:
         deadline = min((meter._deadline for meter in self._chain), default=math.inf)
         return None if deadline == math.inf else max(0.0, deadline - time.monotonic())
 
+    @asynccontextmanager
+    async def in_time(self) -> AsyncIterator[None]:
+        """Bounds what is done in the block by the seconds that are left; `BudgetExceeded` when they are over."""
+        seconds = self.seconds_left
+        if seconds == 0:
+            raise self.out_of_time()
+        try:
+            async with asyncio.timeout(seconds) as deadline:
+                yield
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise self.out_of_time() from None
+
     def out_of_time(self) -> BudgetExceeded:
-        """The error for a call that the deadline cut off."""
+        """The error for what the deadline cuts off."""
         first = min(self._chain, key=lambda meter: meter._deadline)
         return BudgetExceeded(f"the budget of {first._owner} is spent: {first._budget.seconds:g} seconds")
 

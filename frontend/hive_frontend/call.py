@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast, overload
 
 from hive_frontend.client.base import Sampling, schema_text
 from hive_frontend.dialogue import Dialogue, Message, as_messages
+from hive_frontend.errors import JournalError
 from hive_frontend.fork import Memo, copy
 from hive_frontend.identity import check_label
 from hive_frontend.operation import NOT_NOW, NotNow, Operation
@@ -121,11 +122,14 @@ def _first_failed(tasks: list[asyncio.Task[Any]]) -> int:
 class Gather(Operation[list[Any]]):
     """Several operations that are performed concurrently, as parts of one transition."""
 
-    __slots__ = ("_begun", "name", "parts", "sleeps")
+    __slots__ = ("_begun", "name", "parts", "return_exceptions", "sleeps")
 
-    def __init__(self, parts: tuple[Operation[Any], ...], name: str | None = None) -> None:
+    def __init__(
+        self, parts: tuple[Operation[Any], ...], name: str | None = None, return_exceptions: bool = False
+    ) -> None:
         self.parts = parts
         self.name = name
+        self.return_exceptions = return_exceptions
         self.sleeps = any(part.sleeps for part in parts)
         self._begun: list[tuple[Transition, Any]] = []
         """Parts that were performed at once, before one has to be waited for."""
@@ -143,7 +147,7 @@ class Gather(Operation[list[Any]]):
         done, self._begun = self._begun, []
         inner = [transition.of_part(number, self.name) for number in range(len(done), len(self.parts))]
         tasks = [
-            asyncio.ensure_future(part.perform(at))
+            asyncio.ensure_future(self._perform_part(part, at))
             for part, at in zip(self.parts[len(done) :], inner, strict=True)
         ]
         try:
@@ -163,7 +167,24 @@ class Gather(Operation[list[Any]]):
         results = [task.result() for task in tasks[: failed + 1]]
         return self._settle([*done, *zip(inner, results, strict=True)], transition)
 
+    async def _perform_part(self, part: Operation[Any], transition: Transition) -> Any:
+        if not self.return_exceptions:
+            return await part.perform(transition)
+        session = transition.session
+        if (known := session.recall_error(part, transition)) is not None:
+            return known
+        session.asked(part, transition)  # as it is before
+        try:
+            return await part.perform(transition)
+        except Exception as error:
+            if isinstance(error, JournalError) or (transition.run is not None and transition.run.ends(error)):
+                raise
+            session.keep_error(part, transition, error)
+            return error
+
     def perform_now(self, transition: Transition) -> list[Any] | NotNow:
+        if self.return_exceptions:
+            return NOT_NOW
         self._begun = []
         for number, part in enumerate(self.parts):
             inner = transition.of_part(number, self.name)
@@ -184,7 +205,8 @@ class Gather(Operation[list[Any]]):
         return [result for _, result in done]
 
     def __fork__(self, memo: Memo) -> Gather:
-        return Gather(tuple(part.__fork__(memo) for part in self.parts), self.name)
+        parts = tuple(part.__fork__(memo) for part in self.parts)
+        return Gather(parts, self.name, self.return_exceptions)
 
 
 @overload
@@ -325,12 +347,15 @@ def _sampling(
     )
 
 
-def gather(*parts: Awaitable[Any], name: str | None = None) -> Operation[list[Any]]:
+def gather(
+    *parts: Awaitable[Any], name: str | None = None, return_exceptions: bool = False
+) -> Operation[list[Any]]:
     """Do several things at once: `a, b = await gather(gen("..."), child.next())`.
 
     All belong to one transition: together they lead to one next state. Results come in the order of the
     arguments, which are calls of `gen`, `tool`, `choose`, of agents, of a child's `next` and `resume`, or
-    children themselves. Without a `name` the state takes the name that its calls share.
+    children themselves. Without a `name` the state takes the name that its calls share. With
+    `return_exceptions` an exception that a part raises stands in its place among the results.
     """
     operations = [as_operation(part) for part in parts]
     for position, (part, operation) in enumerate(zip(parts, operations, strict=True)):
@@ -352,7 +377,7 @@ def gather(*parts: Awaitable[Any], name: str | None = None) -> Operation[list[An
             "two calls of one gather go on with the same dialogue, which can take one answer only; "
             "give each call its own dialogue.copy()"
         )
-    return Gather(tuple(found), name)
+    return Gather(tuple(found), name, return_exceptions)
 
 
 def _shares_child(one: Operation[Any], other: Operation[Any]) -> bool:

@@ -176,7 +176,7 @@ class Child(Generic[T]):
         if self._scope is None:
             caller = agent.caller(transition.session, transition.caller.meter)
             self._scope = NativeScope(transition.session, caller, root)
-        self._scope.state = root
+        self._scope.begin(root)
         with entered(self._scope):
             if not agent.program.is_generator:
                 self._end(await agent.call(*self._args, **self._kwargs))

@@ -115,7 +115,7 @@ class Delete(Operation[None]):
         async def delete() -> None:
             await transition.session.client_of(transition.caller).delete_message(self.message)
 
-        await transition.session.journaled(transition, delete)
+        await transition.session.journaled(self, transition, delete)
 
     def __fork__(self, memo: Memo) -> Delete:
         return self

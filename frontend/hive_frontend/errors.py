@@ -33,10 +33,6 @@ class ModelError(HiveError):
         self.status = status
 
 
-class BudgetExceeded(HiveError):
-    """A budget is spent. An agent may catch it; otherwise it ends the branch, and the search goes on."""
-
-
 class ToolTimeout(HiveError):
     """A tool took longer than it was given."""
 
@@ -85,12 +81,24 @@ class CompileError(HiveError):
         super().__init__(f"agent {agent!r} cannot be compiled: {count}\n\n{listing}")
 
 
-class BranchFailed(BaseException):
-    """Raised by `fail`: this branch of the search is dead.
+# What follows is no `Exception`, for the reason that `asyncio.CancelledError` is none: a broad `except Exception`
+# around the user's own parsing must not swallow it, or a loop that tries again would never end.
 
-    Not an `Exception`, for the reason that `asyncio.CancelledError` is none: a broad `except Exception`
-    around the user's own parsing must not swallow the decision to give a branch up.
-    """
+
+class BudgetExceeded(BaseException):
+    """A budget is spent. An agent may catch it by its name; otherwise it ends the branch, and the search goes on."""
+
+
+class ForeignAwait(BaseException):
+    """Raised in agent code that awaits what a search cannot do; ends the run, which raises its `problem`."""
+
+    def __init__(self, problem: Exception) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+class BranchFailed(BaseException):
+    """Raised by `fail`: this branch of the search is dead."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

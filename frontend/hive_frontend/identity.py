@@ -15,6 +15,11 @@ from hashlib import blake2b
 
 Path = tuple[int, ...]
 
+PIECE = 64
+"""Numbers of a path that states hold in one piece. Longer paths share the pieces that they begin with, and what
+derives from them derives from that of the path before: or a branch of many states would take room and time that
+grow with their square."""
+
 _LABEL = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")
 _MAX_PLAIN_ID = 96
 
@@ -40,6 +45,40 @@ def next_id(before: str, path: Sequence[int]) -> str:
     """`state_id(path)`, given that of the state before it on the path."""
     plain = f"{before}.{path[-1]}"
     return plain if len(plain) <= _MAX_PLAIN_ID and not before.startswith("h:") else state_id(path)
+
+
+class LongPath:
+    """What ids and seeds derive from on a path that is longer than a `PIECE`, by hashes that are gone on with.
+
+    It gives what `state_id` and `call_seed` give for the whole path.
+    """
+
+    __slots__ = ("_id", "_seed")
+
+    def __init__(self, run_seed: int, path: Path) -> None:
+        plain = ".".join(map(str, path))
+        self._id = blake2b(plain.encode(), digest_size=16)
+        self._seed = blake2b(f"{run_seed}|{plain}".encode(), digest_size=8)
+
+    def then(self, step: int) -> LongPath:
+        """That of the path with one more number."""
+        after = LongPath.__new__(LongPath)
+        more = f".{step}".encode()
+        after._id, after._seed = self._id.copy(), self._seed.copy()
+        after._id.update(more)
+        after._seed.update(more)
+        return after
+
+    @property
+    def id(self) -> str:
+        """The id of the state with this path."""
+        return f"h:{self._id.hexdigest()}"
+
+    def call_seed(self, call: str, firing: int | None = None) -> int:
+        """The base seed of a call in the transitions of that state."""
+        seed = self._seed.copy()
+        seed.update(f"|{call}|{'' if firing is None else firing}".encode())
+        return int.from_bytes(seed.digest(), "big") >> 1
 
 
 @functools.lru_cache(maxsize=256)

@@ -16,24 +16,30 @@ import base64
 import json
 import os
 import pickle
-from collections.abc import Mapping
-from hashlib import blake2b
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from hive_frontend.cached_message import CachedMessage
 from hive_frontend.errors import JournalError
+from hive_frontend.fingerprint import Shown, differences, fingerprint
 from hive_frontend.reply import Reply
 from hive_frontend.transition import Key
 
-_FORMAT = 1
+if TYPE_CHECKING:
+    from hive_frontend.asked import Asked
+
+_FORMAT = 2
 
 
 class Journal:
     """A journal in a file, begun or continued.
 
     `offline` forbids to add to it: an answer that it lacks is a `JournalError`.
+
+    With every answer stands what was asked. A run that asks for something else than it did at the same place is
+    told so, since the answer is none to that (`JournalError`).
 
     Results of tools that JSON cannot express are pickled. Unpickling runs code of whoever wrote the file, so
     open journals of your own only.
@@ -44,6 +50,8 @@ class Journal:
         self.offline = offline
         self._answers: dict[Key, dict[str, Any]] = {}
         self._agents: dict[str, set[str]] = {}
+        self._code: dict[str, dict[str, Shown]] = {}
+        """The code of tools, by fingerprint."""
         self._header: dict[str, Any] | None = None
         self._file: IO[str] | None = None
         if offline and not self.path.exists():
@@ -62,10 +70,15 @@ class Journal:
         header = {"hive_journal": _FORMAT, **header}
         if self._header is not None:
             for field, what in _FIELDS.items():
-                if self._header.get(field) != header.get(field):
+                then, now = self._header.get(field), header.get(field)
+                if then != now:
+                    change = f"it has {then!r}, this run {now!r}"
+                    if isinstance(then, dict) and isinstance(now, dict):
+                        change = differences(then, now)
+                        if not change:
+                            continue
                     raise JournalError(
-                        f"{self.path} belongs to another run: {what} changed (it has "
-                        f"{self._header.get(field)!r}, this run {header.get(field)!r}); "
+                        f"{self.path} belongs to another run: {what} changed ({change}); "
                         "run it as it was, or give another file to begin anew"
                     )
         if self.offline:
@@ -110,49 +123,58 @@ class Journal:
             "go there"
         )
 
-    def reply(self, key: Key) -> Reply | None:
+    def reply(self, key: Key, asked: Asked) -> Reply | None:
         """The model's answer to the call `key`; None if it is not known."""
-        found = self._answers.get(key)
+        found = self._answer(key, asked)
         return None if found is None else Reply(*found["reply"])
 
-    def add_reply(self, key: Key, reply: Reply) -> None:
+    def add_reply(self, key: Key, asked: Asked, reply: Reply) -> None:
         """Keep the model's answer to the call `key`."""
         answer = [str(reply), reply.tokens_generated, reply.tokens_replayed, reply.finish_reason]
-        self._write({"key": key, "reply": answer})
+        self._add(key, asked, {"reply": answer})
 
-    def message(self, key: Key) -> CachedMessage | None:
+    def message(self, key: Key, asked: Asked) -> CachedMessage | None:
         """The message that the call `key` made; None if it is not known."""
-        found = self._answers.get(key)
+        found = self._answer(key, asked)
         return None if found is None else CachedMessage.from_json(found["message"])
 
-    def add_message(self, key: Key, message: CachedMessage) -> None:
+    def add_message(self, key: Key, asked: Asked, message: CachedMessage) -> None:
         """Keep what is known of the message that the call `key` made."""
-        self._write({"key": key, "message": message.to_json()})
+        self._add(key, asked, {"message": message.to_json()})
 
-    def result(self, key: Key) -> Any:
+    def result(self, key: Key, asked: Asked) -> Any:
         """What the function returned that was called as `key`; `KeyError` if that is not known."""
-        found = self._answers[key]
+        found = self._answer(key, asked)
+        if found is None:
+            raise KeyError(key)
         return found["json"] if "json" in found else _unpickle(found["pickle"])
 
-    def add_result(self, key: Key, result: Any) -> None:
-        """Keep the result of a function."""
+    def add_result(self, key: Key, asked: Asked, result: Any, changed: Sequence[str] = ()) -> None:
+        """Keep the result of a function, and what it has `changed` of what the agent holds."""
+        entry = {"changed": list(changed)} if changed else {}
         if _is_json(result):
-            self._write({"key": key, "json": result})
+            self._add(key, asked, {**entry, "json": result})
             return
         try:
-            self._write({"key": key, "pickle": _pickle(result)})
+            self._add(key, asked, {**entry, "pickle": _pickle(result)})
         except Exception as error:
             raise JournalError(
                 f"{self.path}: the result of a tool, of type {type(result).__name__}, cannot be kept "
                 f"({error}); let the tool return plain data"
             ) from error
 
-    def error(self, transition: Key) -> BaseException | None:
+    def has_error(self, transition: Key) -> bool:
+        """Whether something was raised at the await of a transition, or in a part of it."""
+        return _error_key(transition) in self._answers
+
+    def error(self, transition: Key, asked: Asked) -> BaseException | None:
         """What was raised at the await of a transition, and dealt with by the agent; None if nothing was."""
-        found = self._answers.get(_error_key(transition))
+        found = self._answer(_error_key(transition), asked)
         return None if found is None else _unpickle(found["raised"])
 
-    def add_error(self, transition: Key, error: BaseException) -> None:
+    def add_error(
+        self, transition: Key, asked: Asked, error: BaseException, changed: Sequence[str] = ()
+    ) -> None:
         """Keep what an agent dealt with. What cannot be pickled is left out: the operation is done again."""
         key = _error_key(transition)
         if key in self._answers:
@@ -162,7 +184,47 @@ class Journal:
             _unpickle(raised)
         except Exception:
             return
-        self._write({"key": key, "raised": raised})
+        self._add(key, asked, {**({"changed": list(changed)} if changed else {}), "raised": raised})
+
+    def _answer(self, key: Key, asked: Asked) -> dict[str, Any] | None:
+        """The answer that is known; `JournalError` where it is one to something else, or was not all that came of
+        it."""
+        found = self._answers.get(key)
+        if found is None:
+            return None
+        now = {name: self._short(what) for name, what in asked.items()}
+        if difference := differences(found["asked"], now):
+            then_code, code = found["asked"].get("code"), asked.get("code")
+            if then_code and isinstance(code, Mapping):
+                then = {name: what for name, what in found["asked"].items() if name != "code"}
+                now.pop("code", None)
+                known = self._code.get(then_code[1], {})
+                difference = "; ".join(filter(None, [differences(then, now), differences(known, code)]))
+            raise JournalError(
+                f"{self.path} has an answer for state {key.state}, firing {key.firing}, but to something else: "
+                f"{difference}. Undo the change, or give another file to begin anew"
+            )
+        if changed := found.get("changed"):
+            raise JournalError(
+                f"{self.path}: the tool that was called in state {key.state}, firing {key.firing}, changed "
+                f"{' and '.join(changed)}, which a run that goes on from here would not have. Let the tool return "
+                "what is new, or give it redo=True if it may be called again; and another file to begin anew"
+            )
+        return found
+
+    def _add(self, key: Key, asked: Asked, answer: Mapping[str, Any]) -> None:
+        """Keep an answer, with what was asked."""
+        short = {}
+        for name, what in asked.items():
+            short[name] = self._short(what)
+            if isinstance(what, Mapping) and short[name][1] not in self._code:
+                self._code[short[name][1]] = dict(what)
+                self._write({"code": short[name][1], "parts": what})
+        self._write({"key": key, "asked": short, **answer})
+
+    def _short(self, what: Shown | Mapping[str, Shown]) -> Shown:
+        """What stands in the file with each answer: code stands there once."""
+        return ["", fingerprint(what)] if isinstance(what, Mapping) else list(what)
 
     def _write(self, entry: Mapping[str, Any]) -> None:
         if self._file is None:
@@ -194,6 +256,8 @@ class Journal:
             self._header = entry
         elif "agent" in entry:
             self._agents.setdefault(entry["agent"], set()).add(entry["code"])
+        elif "parts" in entry:
+            self._code[entry["code"]] = entry["parts"]
         else:
             state, firing, part = entry["key"]
             self._answers[Key(state, firing, part)] = entry
@@ -207,29 +271,9 @@ _FIELDS = {
 }
 
 
-def describe_arguments(arguments: Mapping[str, Any]) -> str:
-    """The arguments of a run in one word, the same in every process; `"?"` if that cannot be said."""
-    try:
-        return blake2b(pickle.dumps(_in_order(dict(arguments))), digest_size=8).hexdigest()
-    except Exception:
-        return "?"
-
-
-def _in_order(value: Any) -> Any:
-    """`value` with its sets as sorted lists: their own order changes from process to process."""
-    match value:
-        case dict():
-            return [(key, _in_order(item)) for key, item in value.items()]
-        case list() | tuple():
-            return [type(value).__name__, *map(_in_order, value)]
-        case set() | frozenset():
-            return [type(value).__name__, *sorted((_in_order(item) for item in value), key=repr)]
-        case _:
-            return value
-
-
 def _error_key(transition: Key) -> Key:
-    return Key(transition.state, transition.firing, "raised")
+    part = f"{transition.part} raised" if transition.part else "raised"
+    return Key(transition.state, transition.firing, part)
 
 
 def _is_json(value: Any) -> bool:

@@ -6,14 +6,18 @@ of several suspended functions, the innermost last.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 from hive_frontend import fork
 from hive_frontend.compiler import Invoke, Point, Program, Returned, Suspended, Thrown, Yield, program_of
 from hive_frontend.errors import ForkError, HiveError
+from hive_frontend.fingerprint import fingerprint
 from hive_frontend.operation import Operation
+
+_DATA = (dict, list, tuple, set, frozenset)
 
 
 class Frame(NamedTuple):
@@ -29,6 +33,8 @@ class Waiting(NamedTuple):
 
     frames: tuple[Frame, ...]
     operation: Operation[Any] | Yield
+    context: Context | None = None
+    """Context variables, if the branch has set any."""
 
     @property
     def point(self) -> Point:
@@ -134,7 +140,26 @@ def fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
     except Exception as error:
         what = f"what is awaited there, of type {type(waiting.operation).__name__}"
         raise ForkError(_complaint(waiting.frames[-1], what, error)) from error
-    return Waiting(tuple(frames), operation)
+    return Waiting(tuple(frames), operation, None if waiting.context is None else waiting.context.copy())
+
+
+def apart(waiting: Waiting) -> list[Any]:
+    """The objects that an agent uses at an await, but that are not its own alone: what is `Shared`, and what its
+    module and the functions around it hold. Their plain data is as good as constant, and is none of these."""
+    found: list[Any] = []
+    for program, _, variables in waiting.frames:
+        found += [each for each in program.outer_objects().values() if type(each) not in _DATA]
+        found += [variables[name] for name in program.shared if name in variables]
+    return found
+
+
+def held(waiting: Waiting, skipped: Iterable[Any]) -> dict[str, str]:
+    """What an agent holds at an await: the fingerprints of its variables, but for what is `skipped`."""
+    return {
+        f"{program.describe(name)} of {program.name}": fingerprint(value, skipped)
+        for program, _, variables in waiting.frames
+        for name, value in variables.items()
+    }
 
 
 def _explain(program: Program, point: Point, name: str, value: Any, error: Exception) -> str:

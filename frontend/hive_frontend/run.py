@@ -5,11 +5,19 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from hive_frontend import process
 from hive_frontend.compiler import Yield
-from hive_frontend.errors import BranchFailed, BudgetExceeded, JournalError
+from hive_frontend.errors import (
+    BranchFailed,
+    BudgetExceeded,
+    ForeignAwait,
+    JournalError,
+    ModelError,
+    ToolTimeout,
+)
 from hive_frontend.events import Event, EventKind, Progress
 from hive_frontend.identity import Path
 from hive_frontend.process import Ended, Waiting
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
     from hive_frontend.reply import Reply
     from hive_frontend.session import Session
 
+OnError = Literal["raise", "drop"]
 OnEvent = Callable[[Event], object]
 
 
@@ -54,6 +63,7 @@ class Run:
         supervisor: Supervisor,
         listeners: Sequence[OnEvent],
         max_concurrency: int,
+        on_error: OnError = "raise",
     ) -> None:
         self._agent = agent
         self._supervisor = supervisor
@@ -61,9 +71,17 @@ class Run:
         self.has_listeners = bool(self._listeners)
         self.session = session
         self.slots = Slots(max_concurrency)
-        self._records: dict[Path, _Record] = {}
+        self._records: dict[State, _Record] = {}
         self._results: list[State] = []
         self._fatal: Exception | None = None
+        self.ends_branch: tuple[type[BaseException], ...] = (BranchFailed, BudgetExceeded)
+        """What ends the branch that it is raised in; all else ends the run."""
+        if on_error == "drop":
+            self.ends_branch += (ModelError, ToolTimeout)
+        self._dropped: dict[State, Exception] = {}
+        """Dead ends of the run's own agent that are errors."""
+        self._spent = False
+        """Whether a branch of the run's own agent ended because a budget was spent."""
         self.fired = 0
         self.alive = 0
         self._dead = 0
@@ -72,9 +90,19 @@ class Run:
     async def search(self, arguments: dict[str, Any]) -> None:
         """The search that the run is about."""
         search = Search(self, self._agent, self._supervisor, self._agent.caller(self.session), None)
-        await search.explore(
-            search.start(self.session.new_root(), lambda: process.start(self._agent.program, arguments))
-        )
+        try:
+            await search.explore(
+                search.start(self.session.new_root(), lambda: process.start(self._agent.program, arguments))
+            )
+        except ForeignAwait as error:
+            for note in getattr(error, "__notes__", ()):
+                error.problem.add_note(note)
+            raise error.problem.with_traceback(error.__traceback__) from None
+        ends = [
+            record.state for record in self._records.values() if record.of_run and record.state.kind == "dead"
+        ]
+        if self._dropped and not self._results and len(ends) == len(self._dropped):
+            raise self._dropped[min(self._dropped, key=_in_tree)]
         self.report("finished")
 
     async def search_new(
@@ -82,7 +110,7 @@ class Run:
     ) -> State:
         """Run another agent from its beginning, as part of a transition; its best final state."""
         code = functools.partial(process.start, agent.program, arguments)
-        return await self._search_inside(agent, code, None, caller, transition)
+        return await self._search_inside(agent, code, None, None, caller, transition)
 
     async def search_on(
         self,
@@ -95,19 +123,20 @@ class Run:
     ) -> State:
         """Run another agent on from a `yield`, as part of a transition; its best final state."""
         code = functools.partial(process.resume, waiting, value)
-        return await self._search_inside(agent, code, score, caller, transition)
+        return await self._search_inside(agent, code, score, waiting.context, caller, transition)
 
     async def _search_inside(
         self,
         agent: Agent[..., Any],
         code: Callable[[], Waiting | Ended],
         score: float | None,
+        context: Context | None,
         caller: Caller,
         transition: Transition,
     ) -> State:
-        above = self.state(transition.path)
+        above = transition.origin
         search = Search(self, agent, copy.deepcopy(agent.supervisor), caller, above)
-        await search.explore(search.start(transition.new_inner_path(), code, score))
+        await search.explore(search.start(transition.new_inner_path(), code, score, context))
         if not search.finals:
             raise _end_of(agent, sorted(search.dead, key=by_promise))
         best = min(search.finals, key=by_promise)
@@ -123,9 +152,10 @@ class Run:
 
     # The books
 
-    def state(self, path: Path) -> State:
-        """The state with this path."""
-        return self._records[path].state
+    def drop(self, state: State, error: BaseException) -> None:
+        """Note that a dead end of the run's own agent is an error."""
+        if isinstance(error, Exception):
+            self._dropped[state] = error
 
     def enter(self, search: Search, state: State) -> None:
         """Take up a new state."""
@@ -136,7 +166,7 @@ class Run:
             if not isinstance(waiting.operation, Yield):
                 calls = waiting.operation.calls
         above = search.above
-        self._records[state.path] = _Record(
+        self._records[state] = _Record(
             state, search.agent.name, state.parent or above, above is None, calls, line
         )
         kind: EventKind = "committed"
@@ -145,6 +175,7 @@ class Run:
         elif state.kind == "dead":
             kind = "dead"
             self._dead += 1
+            self._spent |= state.spent and above is None
         else:
             kind = "final"
             if search.above is None:
@@ -177,7 +208,7 @@ class Run:
         event = Event(
             kind=kind,
             progress=progress,
-            agent=self._records[state.path].agent if state else None,
+            agent=self._records[state].agent if state else None,
             state=state.id if state else None,
             name=state.name if state else None,
             step=state.parent.name if state and state.parent else None,
@@ -199,12 +230,24 @@ class Run:
         """The final states of the run's own agent, best first."""
         return sorted(self._results, key=by_promise)
 
+    @property
+    def best_unfinished(self) -> State | None:
+        """The state with the best score, where a spent budget left no result."""
+        if self._results or not self._spent:
+            return None
+        scored = (
+            state
+            for state, record in self._records.items()
+            if record.of_run and state.kind == "waiting" and state.score is not None
+        )
+        return min(scored, key=by_promise, default=None)
+
     def tree(self) -> SearchTree:
         """All states of all searches."""
         results = self.results
         return SearchTree(
             agent=self._agent.name,
-            nodes=[_node(record) for _, record in sorted(self._records.items())],
+            nodes=[_node(self._records[state]) for state in sorted(self._records, key=_in_tree)],
             best=results[0].id if results else None,
         )
 
@@ -250,6 +293,10 @@ class Slots:
     def leave(self, search: _Waiter) -> None:
         """Stop waiting."""
         self._waiting.pop(search, None)
+
+
+def _in_tree(state: State) -> tuple[Path, ...]:
+    return state.order
 
 
 def _node(record: _Record) -> TreeNode:

@@ -20,6 +20,9 @@ class Result(Generic[R]):
     value: R
     score: float | None
     state: str
+    finished: bool = field(default=True, repr=False)
+    """False of the best state of a run whose budget was spent before there was any result: the agent had not
+    returned there, and `value` is None. `tree.path_to(state)` shows how it came there."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class RunResult(Generic[R]):
     seed: int
     session: str
     _draw: Callable[[], SearchTree] = field(repr=False, compare=False)
+    _unfinished: Result[R] | None = field(default=None, repr=False)
 
     @cached_property
     def tree(self) -> SearchTree:
@@ -42,8 +46,9 @@ class RunResult(Generic[R]):
 
     @property
     def best(self) -> Result[R] | None:
-        """The best result; None if every branch failed."""
-        return self.results[0] if self.results else None
+        """The best result. Where a spent budget left none, the state with the best score, which is not
+        `finished`; else None, if every branch failed."""
+        return self.results[0] if self.results else self._unfinished
 
     @property
     def value(self) -> R | None:

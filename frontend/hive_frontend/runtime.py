@@ -7,9 +7,10 @@ import concurrent.futures
 import contextvars
 import copy
 import os
+import threading
 from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any, TypeVar
+from contextlib import ExitStack, suppress
+from typing import Any, TypeVar, cast
 
 from hive_frontend import telemetry
 from hive_frontend.agent import Agent
@@ -18,8 +19,9 @@ from hive_frontend.client.base import Client
 from hive_frontend.client.transport import Transport
 from hive_frontend.errors import NoModelError
 from hive_frontend.events import Piece
-from hive_frontend.journal import Journal, describe_arguments
-from hive_frontend.run import OnEvent, Run
+from hive_frontend.fingerprint import shown
+from hive_frontend.journal import Journal
+from hive_frontend.run import OnError, OnEvent, Run
 from hive_frontend.run_result import Result, RunResult
 from hive_frontend.session import Session
 from hive_frontend.supervisors.base import Supervisor
@@ -40,6 +42,7 @@ async def arun(
     budget: Budget | None = None,
     on_event: OnEvent | None = None,
     on_piece: OnPiece | None = None,
+    on_error: OnError = "raise",
     max_concurrency: int = 64,
     trace: File | None = None,
     checkpoint: File | None = None,
@@ -51,7 +54,7 @@ async def arun(
     `model` is a `Client` or the URL of a server. The same `seed`, with a model that answers the same request
     the same way, gives the same search; without one a seed is drawn, and the result tells which.
     `supervisor` replaces the agent's own for this run. `budget` bounds what the run spends.
-    `max_concurrency` bounds the states in transition at once.
+    `max_concurrency` bounds the states in transition at once, and the requests under way.
 
     `on_event` is called with every `Event`, `on_piece` with every `Piece` of text as models write it. `trace`
     is a file that gets every event, a line of JSON each. `checkpoint` is a file that gets every answer of
@@ -61,7 +64,9 @@ async def arun(
 
     Branches that `fail`, or run out of budget, are part of the search. Any other exception in the agent's
     code, or a model call that the server refuses and the agent does not catch, ends the run: what is in
-    flight is cancelled, and the exception is raised here.
+    flight is cancelled, and the exception is raised here. With `on_error="drop"` a call that the model
+    refuses, an answer that is none (`InvalidAnswer`) and a tool that takes too long end their branch alone;
+    the first of them is raised if nothing else came of the run.
     """
     if not isinstance(agent, Agent):
         raise TypeError(f"run takes an @agent function as its first argument, not {agent!r}")
@@ -73,8 +78,8 @@ async def arun(
         )
     if supervisor is not None and not isinstance(supervisor, Supervisor):
         raise TypeError(f"supervisor must be a Supervisor, not {supervisor!r}")
-    if isinstance(max_concurrency, bool) or not isinstance(max_concurrency, int) or max_concurrency < 1:
-        raise ValueError(f"max_concurrency must be an integer of at least 1, not {max_concurrency!r}")
+    if on_error not in ("raise", "drop"):
+        raise ValueError(f"on_error must be 'raise' or 'drop', not {on_error!r}")
     if checkpoint is not None and replay is not None:
         raise ValueError("checkpoint and replay exclude each other: a replay adds nothing to its recording")
     arguments = agent.bind(*args, **kwargs)
@@ -89,17 +94,24 @@ async def arun(
             seed = journal.seed if seed is None else seed
         if trace is not None:
             listeners.append(files.enter_context(Trace(trace)).on_event)
-        session = Session(model, seed=seed, budget=budget, journal=journal, on_piece=on_piece)
+        session = Session(
+            model,
+            seed=seed,
+            budget=budget,
+            journal=journal,
+            on_piece=on_piece,
+            max_concurrency=max_concurrency,
+        )
         if journal is not None:
             journal.open(
                 {
                     "agent": agent.name,
-                    "arguments": describe_arguments(arguments),
+                    "arguments": {name: shown(value) for name, value in arguments.items()},
                     "seed": session.seed,
                     "supervisor": repr(chosen),
                 }
             )
-        search = Run(agent, session, chosen, listeners, max_concurrency)
+        search = Run(agent, session, chosen, listeners, max_concurrency, on_error)
         with telemetry.span(
             "run", agent.name, session=session.id, seed=str(session.seed), supervisor=type(chosen).__name__
         ) as span:
@@ -113,6 +125,7 @@ async def arun(
                 tokens_generated=totals.tokens_generated,
                 tokens_replayed=totals.tokens_replayed,
             )
+    best = search.best_unfinished
     return RunResult(
         results=tuple(Result(state.value, state.score, state.id) for state in search.results),
         totals=session.totals,
@@ -120,6 +133,7 @@ async def arun(
         seed=session.seed,
         session=session.id,
         _draw=search.tree,
+        _unfinished=None if best is None else Result(cast(R, None), best.score, best.id, finished=False),
     )
 
 
@@ -133,6 +147,7 @@ def run(
     budget: Budget | None = None,
     on_event: OnEvent | None = None,
     on_piece: OnPiece | None = None,
+    on_error: OnError = "raise",
     max_concurrency: int = 64,
     trace: File | None = None,
     checkpoint: File | None = None,
@@ -144,7 +159,11 @@ def run(
     Where an event loop is running already, as in a notebook, the search runs in a thread of its own.
     """
 
+    under_way: list[asyncio.Task[Any]] = []
+
     async def search() -> RunResult[R]:
+        if (task := asyncio.current_task()) is not None:
+            under_way.append(task)
         try:
             return await arun(
                 agent,
@@ -155,6 +174,7 @@ def run(
                 budget=budget,
                 on_event=on_event,
                 on_piece=on_piece,
+                on_error=on_error,
                 max_concurrency=max_concurrency,
                 trace=trace,
                 checkpoint=checkpoint,
@@ -167,6 +187,7 @@ def run(
             if isinstance(model, Client):
                 await model.aclose()
             await Transport.close_all()
+            under_way.clear()
 
     def in_new_loop() -> RunResult[R]:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -174,8 +195,28 @@ def run(
 
     if not _loop_is_running():
         return in_new_loop()
-    with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(contextvars.copy_context().run, in_new_loop).result()
+    return _in_thread(in_new_loop, under_way)
+
+
+def _in_thread(work: Callable[[], R], under_way: list[asyncio.Task[Any]]) -> R:
+    """Do work in a thread of its own. Ctrl-C, which the waiting thread gets, cancels the tasks under way there."""
+    outcome: concurrent.futures.Future[R] = concurrent.futures.Future()
+
+    def thread() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=contextvars.copy_context().run, args=(thread,), daemon=True).start()
+    try:
+        return outcome.result()
+    except KeyboardInterrupt:
+        for task in under_way:
+            with suppress(RuntimeError):  # It has ended this very moment, and its loop.
+                task.get_loop().call_soon_threadsafe(task.cancel)
+        concurrent.futures.wait([outcome])
+        raise
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

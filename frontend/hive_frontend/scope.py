@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from hive_frontend.errors import BranchFailed, HiveError, NoModelError
-from hive_frontend.identity import Path, state_id
+from hive_frontend.identity import PIECE, LongPath, Path, state_id
 
 if TYPE_CHECKING:
     from hive_frontend.operation import Operation
@@ -36,20 +36,28 @@ class NativeScope(Scope):
     seeds included) are those of the compiled program under such a supervisor.
     """
 
-    __slots__ = ("caller", "state")
+    __slots__ = ("_long", "caller", "state")
 
     def __init__(self, session: Session, caller: Caller, root: Path) -> None:
         super().__init__(session)
         self.caller = caller
+        self.begin(root)
+
+    def begin(self, root: Path) -> None:
+        """Go on at another path."""
         self.state = root
         """The path of the state that the next operation ends."""
+        self._long: LongPath | None = None
 
     async def perform(self, operation: Operation[T]) -> T:
         """Perform `operation` as the next transition of this run."""
         from hive_frontend.transition import Transition
 
         path, self.state = self.state, (*self.state, 0)
-        return await operation.perform(Transition(self.session, self.caller, path, state_id(path), 0))
+        if len(path) > PIECE:
+            self._long = self._long.then(0) if self._long else LongPath(self.session.seed, path)
+        id = self._long.id if self._long else state_id(path)
+        return await operation.perform(Transition(self.session, self.caller, path, id, 0, long=self._long))
 
 
 _scope: ContextVar[Scope | Session | None] = ContextVar("hive_scope", default=None)

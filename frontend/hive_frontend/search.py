@@ -6,9 +6,13 @@ import asyncio
 import copy
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
+from functools import partial
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from hive_frontend import process, telemetry
+from hive_frontend.call import Gen, ModelCall
 from hive_frontend.compiler import Thrown, Yield
 from hive_frontend.errors import BranchFailed, BudgetExceeded, SupervisorError
 from hive_frontend.identity import Path
@@ -31,7 +35,7 @@ _BREATH = 100
 class _Firing:
     """A firing of a state under way."""
 
-    __slots__ = ("answer", "borrowed", "operation", "state", "transition", "waiting")
+    __slots__ = ("answer", "borrowed", "context", "operation", "state", "transition", "waiting")
 
     def __init__(self, state: State, waiting: Waiting, transition: Transition, borrowed: bool) -> None:
         assert not isinstance(waiting.operation, Yield)
@@ -41,7 +45,14 @@ class _Firing:
         self.transition = transition
         self.borrowed = borrowed
         """Whether what it leads to may still hold objects of the caller."""
+        self.context = waiting.context
+        """What the operation and the code behind it see and set."""
         self.answer: Any = None
+
+
+def _same(one: Context, other: Context) -> bool:
+    """Whether two contexts have the same objects; what is equal to another object may still be changed alone."""
+    return len(one) == len(other) and all(map(is_, one.values(), other.values()))
 
 
 class Search:
@@ -63,7 +74,7 @@ class Search:
         self._run = run
         self._supervisor = supervisor
         self._caller = caller
-        self._root: Path = ()
+        self._first: State | None = None
         self._queue: deque[tuple[State, int]] = deque()
         self._tasks: dict[asyncio.Task[None], State | None] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -74,20 +85,43 @@ class Search:
         self._call: asyncio.Future[None] | None = None
         self._scope = Scope(run.session)
         """What all stretches of the agent's code run in, one after the other."""
+        self._base = copy_context()
+        """The context variables that branches begin with."""
+        self._base.run(enter, self._scope)
+        self._fresh = self._base.copy()
+        """The same, for the next stretch of a branch that has set none of its own."""
         self._traced = telemetry.active()
         run.session.check_code(agent.name, agent.program.code_hash)
 
-    def start(self, root: Path, code: Callable[[], Waiting | Ended], score: float | None = None) -> State:
-        """The first state, to which `code` leads."""
-        self._root = root
-        token = enter(self._scope)
+    def start(
+        self,
+        root: Path,
+        code: Callable[[], Waiting | Ended],
+        score: float | None = None,
+        context: Context | None = None,
+    ) -> State:
+        """The first state, to which `code` leads; `context` has what the agent has set before."""
+        if context is not None:
+            context.run(enter, self._scope)
         try:
-            outcome = code()
+            outcome = self._go_on(context, code)
         except BaseException as error:
             return self._stop(root, None, error, (), score)
-        finally:
-            leave(token)
         return self._reach(root, None, outcome, (), score)
+
+    def _go_on(self, context: Context | None, code: Callable[[], Waiting | Ended]) -> Waiting | Ended:
+        """Run a stretch of a branch with the context variables that it has."""
+        used = self._fresh if context is None else context
+        try:
+            outcome = used.run(code)
+        finally:
+            own = not _same(used, self._base)
+            if own and context is None:
+                # It belongs to this branch now.
+                self._fresh = self._base.copy()
+        if own and type(outcome) is Waiting:
+            return outcome._replace(context=used)
+        return outcome
 
     async def explore(self, first: State) -> None:
         """Fire states until the supervisor wants no more; `finals` and `dead` have what came of it.
@@ -101,6 +135,10 @@ class Search:
             span.note(finals=len(self.finals), dead=len(self.dead))
 
     async def _explore(self, first: State) -> None:
+        self._first = first
+        for context in (self._base, self._fresh, first.waiting and first.waiting.context):
+            if context is not None:
+                telemetry.hand_over(context)
         token = enter(self._scope)
         try:
             self._supervisor.init([first])
@@ -194,10 +232,11 @@ class Search:
     async def _answer(self, ask: Ask) -> None:
         """Run the agent that the supervisor asks."""
         run = self._run
-        path = (*self._root, -1, *ask.key)
+        assert self._first is not None
+        path = (*self._first.path, -1, *ask.key)
         caller = ask.agent.caller(run.session, self._caller.meter)
         supervisor = copy.deepcopy(ask.agent.supervisor)
-        search = Search(run, ask.agent, supervisor, caller, run.state(self._root))
+        search = Search(run, ask.agent, supervisor, caller, self._first)
         arguments = ask.agent.bind(*ask.args)
         await search.explore(search.start(path, lambda: process.start(ask.agent.program, arguments)))
         ended = min(search.finals or search.dead, key=by_promise, default=None)
@@ -224,7 +263,9 @@ class Search:
                 run.slots.give()
             raise
         if answer is NOT_NOW:
-            self._begin(self._perform(firing), state, run.slots if slot else None)
+            if firing.context is None:
+                firing.context = self._base.copy()
+            self._begin(self._perform(firing), state, run.slots if slot else None, firing.context)
             return True
         if slot:
             run.slots.give()
@@ -250,21 +291,44 @@ class Search:
         moves = last and (state.fired == 1 or not state.borrowed)
         if not moves:
             waiting = process.fork_branch(waiting, {})
-        transition = Transition(run.session, self._caller, state.path, state.id, number, run)
+        session = run.session
+        long = state.long_path(session.seed)
+        transition = Transition(
+            session, self._caller, state.path, state.id, number, run, long=long, origin=state
+        )
         return _Firing(state, waiting, transition, moves and state.borrowed)
 
     def _perform_now(self, firing: _Firing) -> Any:
         """The answer of an operation that need not be waited for, or `NOT_NOW`."""
         try:
-            known = self._run.session.recall_error(firing.transition)
+            known = None
+            if self._run.session.keeps_answers:
+                self._note(firing)
+                known = self._run.session.recall_error(firing.operation, firing.transition)
             if known is not None:
                 return Thrown(known)
             # A step that is traced has a task of its own, in which its span is the current one.
-            return NOT_NOW if self._traced else firing.operation.perform_now(firing.transition)
-        except (Exception, BranchFailed) as error:
+            if self._traced:
+                return NOT_NOW
+            if firing.context is None:
+                return firing.operation.perform_now(firing.transition)
+            return firing.context.run(firing.operation.perform_now, firing.transition)
+        except (Exception, BranchFailed, BudgetExceeded) as error:
             if self._run.ends(error):
                 raise
             return Thrown(error)
+
+    def _note(self, firing: _Firing) -> None:
+        """Note for the journal what the firing asks, and what its agent holds meanwhile."""
+        operation, transition, waiting = firing.operation, firing.transition, firing.waiting
+        transition.code = [program.function.__code__ for program, _, _ in waiting.frames]
+        transition.apart = process.apart(waiting)
+        if not isinstance(operation, ModelCall):
+            # Before it is done: functions may change what they are given.
+            self._run.session.asked(operation, transition)
+        # Dialogues take their answers, which a journal has.
+        dialogues = [call.dialogue for call in operation.calls if isinstance(call, Gen)]
+        transition.held = partial(process.held, waiting, [*transition.apart, *filter(None, dialogues)])
 
     async def _perform(self, firing: _Firing) -> None:
         transition = firing.transition
@@ -277,7 +341,7 @@ class Search:
                 firing=transition.firing,
             ):
                 firing.answer = await firing.operation.perform(transition)
-        except (Exception, BranchFailed) as error:
+        except (Exception, BranchFailed, BudgetExceeded) as error:
             if self._run.ends(error):
                 raise
             firing.answer = Thrown(error)
@@ -290,8 +354,14 @@ class Search:
             self._supervisor.wake(firing.state)
         self._arrived.append(firing)
 
-    def _begin(self, work: Coroutine[Any, Any, None], state: State | None, slots: Any) -> None:
-        task = asyncio.create_task(work)
+    def _begin(
+        self,
+        work: Coroutine[Any, Any, None],
+        state: State | None,
+        slots: Any,
+        context: Context | None = None,
+    ) -> None:
+        task = asyncio.create_task(work, context=context)
         self._tasks[task] = state
 
         def ended(task: asyncio.Task[None]) -> None:
@@ -315,17 +385,17 @@ class Search:
         run = self._run
         run.alive -= 1
         transition = firing.transition
-        path = (*state.path, transition.firing)
+        path = (transition.firing,)
         replies = tuple(transition.replies)
         try:
-            outcome = process.resume(firing.waiting, firing.answer)
+            outcome = self._go_on(firing.context, partial(process.resume, firing.waiting, firing.answer))
         except BaseException as error:
             new = self._stop(path, state, error, replies, state.score)
         else:
             new = self._reach(path, state, outcome, replies, state.score)
         if type(firing.answer) is Thrown and not state.sleeping:
             # The run goes on from here, so it must do so again when it is resumed.
-            run.session.keep_error(transition, firing.answer.error)
+            run.session.keep_error(firing.operation, transition, firing.answer.error)
         new.borrowed = firing.borrowed
         self._supervisor.commit(new)
 
@@ -348,7 +418,14 @@ class Search:
             if isinstance(operation, Yield):
                 value = operation.value
                 state = State(
-                    path, parent, score=score, kind="final", waiting=outcome, value=value, replies=replies
+                    path,
+                    parent,
+                    score=score,
+                    kind="final",
+                    waiting=outcome,
+                    value=value,
+                    replies=replies,
+                    above=self.above,
                 )
                 self.finals.append(state)
             else:
@@ -360,10 +437,14 @@ class Search:
                     waiting=outcome,
                     sleeping=operation.sleeps,
                     replies=replies,
+                    above=self.above,
                 )
         else:
             assert isinstance(outcome, Ended)
-            state = State(path, parent, score=score, kind="final", value=outcome.value, replies=replies)
+            value = outcome.value
+            state = State(
+                path, parent, score=score, kind="final", value=value, replies=replies, above=self.above
+            )
             self.finals.append(state)
         self._run.enter(self, state)
         return state
@@ -378,14 +459,23 @@ class Search:
     ) -> State:
         """Enter the dead end that the agent's code led to, or raise what ends the run."""
         self._scope.score = None
-        if not isinstance(error, (BranchFailed, BudgetExceeded)):
+        if not isinstance(error, self._run.ends_branch):
             where = f"after state {parent.name!r} ({parent.id})" if parent else "before its first await"
             error.add_note(f"raised by agent {self.agent.name!r} {where}")
             raise error
         spent = isinstance(error, BudgetExceeded)
         state = State(
-            path, parent, score=score, kind="dead", failure=str(error), spent=spent, replies=replies
+            path,
+            parent,
+            score=score,
+            kind="dead",
+            failure=str(error),
+            spent=spent,
+            replies=replies,
+            above=self.above,
         )
         self.dead.append(state)
         self._run.enter(self, state)
+        if self.above is None:
+            self._run.drop(state, error)
         return state

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hive_frontend import telemetry
+from hive_frontend.asked import Asked, asked_by, is_remade
 from hive_frontend.budget import Budget, Meter
 from hive_frontend.cached_message import CachedMessage
 from hive_frontend.call import Gen, ModelCall
@@ -19,15 +20,17 @@ from hive_frontend.client.http import HttpClient
 from hive_frontend.dialogue import Message
 from hive_frontend.errors import HiveError, JournalError, NoModelError
 from hive_frontend.events import Piece
-from hive_frontend.identity import Path, call_seed, check_label
+from hive_frontend.identity import Path, check_label
 from hive_frontend.journal import Journal
 from hive_frontend.reply import Reply
 from hive_frontend.scope import NativeScope, current_scope, enter, leave
+from hive_frontend.tool_threads import ToolThreads
 from hive_frontend.totals import Bills, Totals
 from hive_frontend.transition import Caller, Transition
 
 if TYPE_CHECKING:
     from hive_frontend.choreography import NewMessage
+    from hive_frontend.operation import Operation
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +64,7 @@ class Session:
     `model` is a `Client` or the URL of a server; without one, every agent that makes calls must have a model
     of its own. A client that the session made from a URL is closed with the session; one that it was given
     stays open. Without a `seed` one is drawn; `session.seed` tells which. `budget` bounds what all agents
-    spend together.
+    spend together, `max_concurrency` the requests that are under way at once.
     """
 
     def __init__(
@@ -72,7 +75,10 @@ class Session:
         budget: Budget | None = None,
         journal: Journal | None = None,
         on_piece: Callable[[Piece], object] | None = None,
+        max_concurrency: int = 64,
     ) -> None:
+        if isinstance(max_concurrency, bool) or not isinstance(max_concurrency, int) or max_concurrency < 1:
+            raise ValueError(f"max_concurrency must be an integer of at least 1, not {max_concurrency!r}")
         self._client = None if model is None else as_client(model)
         self._owns_client = isinstance(model, str)
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
@@ -84,6 +90,9 @@ class Session:
         self.meter = Meter(budget or Budget(), "the run")
         self._journal = journal
         self._on_piece = on_piece
+        self.threads = ToolThreads()
+        """Where tools run that block."""
+        self._turns = asyncio.Semaphore(max_concurrency)
         self._started: float | None = None
         self._roots = 0
         self._registrations: dict[tuple[Client, str], asyncio.Task[None] | None] = {}
@@ -109,6 +118,7 @@ class Session:
             for client in clients:
                 await self._say_goodbye(client)
         finally:
+            self.threads.close()
             if self._owns_client and self._client is not None:
                 await self._client.aclose()
 
@@ -163,16 +173,17 @@ class Session:
     async def call(self, call: Gen, transition: Transition) -> Reply:
         """Ask the model."""
         agent = call.agent or transition.caller.agent
-        if (known := self._recall(transition)) is not None:
+        if (known := self._recall(call, transition)) is not None:
             return self._bills.count(known, agent)
         done = await self._ask(call, transition, _complete)
-        return self._keep(done, agent, transition)
+        return self._keep(done, agent, call, transition)
 
     async def make(self, call: NewMessage, transition: Transition) -> CachedMessage:
         """Have the model's server make a message, and keep it. Counts as a call, whether or not it generates."""
         agent = call.agent or transition.caller.agent
         journal = self._journal
-        message = None if journal is None else journal.message(transition.key)
+        asked = self.asked(call, transition)
+        message = None if journal is None else journal.message(transition.key, asked)
         if message is not None:
             transition.caller.meter.recall(message.reply)
             self._ended.add(message.session)
@@ -181,7 +192,7 @@ class Session:
             self._check_alive(call.parents)
             message = await self._ask(call, transition, call.send)
             if journal is not None:
-                journal.add_message(transition.key, message)
+                journal.add_message(transition.key, asked, message)
             transition.caller.meter.charge(message.reply)
         self._bills.count(message.reply, agent)
         return message
@@ -199,17 +210,15 @@ class Session:
         """Send a request for a call, as its budget and its time allow."""
         caller = transition.caller
         client = self.client_of(caller)
-        caller.meter.admit()
-        seconds = caller.meter.seconds_left
-        if seconds is None:
-            return await self._send(client, call, transition, send)
-        try:
-            async with asyncio.timeout(seconds) as deadline:
+        meter = caller.meter
+        if not meter.limited:
+            async with self._turns:
                 return await self._send(client, call, transition, send)
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-            raise caller.meter.out_of_time() from None
+        meter.check()
+        async with meter.in_time(), self._turns:
+            # Looked at again: others have spent while it waited for its turn.
+            meter.admit()
+            return await self._send(client, call, transition, send)
 
     async def _send(self, client: Client, call: ModelCall[Any], transition: Transition, send: Send[A]) -> A:
         agent = call.agent or transition.caller.agent
@@ -244,7 +253,7 @@ class Session:
         """The model's answer if nothing has to be waited for; None and no effect otherwise."""
         caller = transition.caller
         agent = call.agent or caller.agent
-        if self._journal is not None and (known := self._recall(transition)) is not None:
+        if self._journal is not None and (known := self._recall(call, transition)) is not None:
             return self._bills.count(known, agent)
         client = caller.client or self._client
         if client is None or not client.answers_now or self._on_piece is not None:
@@ -266,7 +275,7 @@ class Session:
             return None
         if meter.limited:
             meter.admit()
-        return self._keep(done, agent, transition)
+        return self._keep(done, agent, call, transition)
 
     def client_of(self, caller: Caller) -> Client:
         """Whom a caller asks; `NoModelError` if nobody said."""
@@ -289,7 +298,7 @@ class Session:
         return Request(
             call.messages,
             call.sampling,
-            call_seed(self.seed, transition.path, part or "0", own),
+            transition.call_seed(part or "0", own),
             call.agent or caller.agent,
             self.id,
             f"{state}/{part}" if part else state,
@@ -301,12 +310,11 @@ class Session:
             caller.attempts,
         )
 
-    def _recall(self, transition: Transition) -> Reply | None:
+    def _recall(self, call: Gen, transition: Transition) -> Reply | None:
         journal = self._journal
         if journal is None:
             return None
-        key = transition.key
-        known = journal.reply(key)
+        known = journal.reply(transition.key, self.asked(call, transition))
         if known is not None:
             transition.caller.meter.recall(known)
         else:
@@ -321,10 +329,10 @@ class Session:
             transition.caller.meter.check()
             raise journal.missing(transition.key)
 
-    def _keep(self, done: Completion, agent: str, transition: Transition) -> Reply:
+    def _keep(self, done: Completion, agent: str, call: Gen, transition: Transition) -> Reply:
         reply = Reply(done.text, done.tokens_generated, done.tokens_replayed, done.finish_reason)
         if self._journal is not None:
-            self._journal.add_reply(transition.key, reply)
+            self._journal.add_reply(transition.key, self.asked(call, transition), reply)
         if transition.caller.meter.limited:
             transition.caller.meter.charge(reply)
         return self._bills.count(reply, agent)
@@ -355,28 +363,62 @@ class Session:
 
     # Everything else that comes from outside
 
-    async def journaled(self, transition: Transition, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Call a function, unless the journal has its result already."""
+    async def journaled(
+        self, operation: Operation[Any], transition: Transition, call: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """Call a function for an operation, unless the journal has its result already."""
         journal = self._journal
         if journal is None:
             return await call()
         key = transition.key
+        # Now: what it is given may be something else when it has been called.
+        asked = self.asked(operation, transition)
         if key in journal:
-            return journal.result(key)
+            return journal.result(key, asked)
         if journal.offline:
             raise journal.missing(key)
-        result = await call()
-        journal.add_result(key, result)
+        before = transition.held() if transition.held else {}
+        try:
+            result = await call()
+        finally:
+            if transition.held and (after := transition.held()) != before:
+                changed = [name for name in after if after[name] != before[name]]
+                transition.changed += changed
+                logger.warning(
+                    "a tool changed %s, which a run that goes on from %s would not have: let it return what is "
+                    "new, or give it redo=True if it may be called again",
+                    " and ".join(changed),
+                    journal.path,
+                )
+        journal.add_result(key, asked, result, transition.changed)
         return result
 
-    def recall_error(self, transition: Transition) -> BaseException | None:
-        """What the journal says that the operation of a transition raised; None if nothing."""
-        return None if self._journal is None else self._journal.error(transition.key)
+    @property
+    def keeps_answers(self) -> bool:
+        """Whether there is a journal."""
+        return self._journal is not None
 
-    def keep_error(self, transition: Transition, error: BaseException) -> None:
-        """Keep in the journal what the operation of a transition raised, after the agent has dealt with it."""
-        if self._journal is not None:
-            self._journal.add_error(transition.key, error)
+    def asked(self, operation: Operation[Any], transition: Transition) -> Asked:
+        """What an operation asks, as it was when this was first wanted; nothing where there is no journal."""
+        if self._journal is None:
+            return {}
+        if transition.asked is None:
+            transition.asked = asked_by(operation, transition)
+        return transition.asked
+
+    def recall_error(self, operation: Operation[Any], transition: Transition) -> BaseException | None:
+        """What the journal says that the operation of a transition raised; None if nothing."""
+        journal = self._journal
+        if journal is None or not journal.has_error(transition.key):
+            return None
+        return journal.error(transition.key, self.asked(operation, transition))
+
+    def keep_error(self, operation: Operation[Any], transition: Transition, error: BaseException) -> None:
+        """Keep in the journal what an operation raised, after the agent has dealt with it."""
+        # What is made again raises it again, and what it did before that is done again.
+        if self._journal is not None and not is_remade(operation):
+            asked = self.asked(operation, transition)
+            self._journal.add_error(transition.key, asked, error, transition.changed)
 
     def check_code(self, agent: str, code: str) -> None:
         """Hold the code of an agent against that of the run that is gone on with."""

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import Context
 from typing import Any, Literal
 
 _otel: Any
+_otel_context: Any
 try:
+    from opentelemetry import context as _otel_context
     from opentelemetry import trace as _otel
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError:
-    _otel = None
+    _otel = _otel_context = None
 
 Value = str | int | float | bool | None
 
@@ -72,6 +75,12 @@ def _span(kind: str, name: str, attributes: Mapping[str, Value]) -> Iterator[Spa
             if isinstance(error, Exception):
                 made.set_status(_otel.StatusCode.ERROR)
             raise
+
+
+def hand_over(context: Context) -> None:
+    """Make the span that is current the current one in `context`, too."""
+    if active():
+        context.run(_otel_context.attach, _otel_context.get_current())
 
 
 def headers() -> dict[str, str] | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar, cast, overload
 
@@ -22,7 +23,7 @@ R = TypeVar("R")
 class Tool(Operation[Any]):
     """One call of a function, described but not made."""
 
-    __slots__ = ("_args", "_function", "_kwargs", "_timeout_s", "name")
+    __slots__ = ("_redo", "_timeout_s", "args", "function", "kwargs", "name")
 
     def __init__(
         self,
@@ -31,10 +32,12 @@ class Tool(Operation[Any]):
         kwargs: dict[str, Any],
         name: str | None,
         timeout_s: float | None,
+        redo: bool,
     ) -> None:
-        self._function = function
-        self._args = args
-        self._kwargs = kwargs
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+        self._redo = redo
         self.name = name
         self._timeout_s = timeout_s
 
@@ -42,48 +45,61 @@ class Tool(Operation[Any]):
         # Agents and models that the function calls are numbered after this transition.
         scope = NativeScope(transition.session, transition.caller, transition.new_inner_path())
         with entered(scope):
-            if self._rebuilds():
-                return await self._call()
-            return await transition.session.journaled(transition, self._call)
+            if self.rebuilds:
+                return await self._call(transition)
+            return await transition.session.journaled(self, transition, lambda: self._call(transition))
 
-    def _rebuilds(self) -> bool:
+    @property
+    def rebuilds(self) -> bool:
         """Whether the call has to be made again where a run goes on from a checkpoint.
 
         The directories of workspaces do not outlive a process; making the calls again makes them anew.
         """
-        return _holds_workspace((self._function, self._args, self._kwargs), set())
+        return self._redo or _holds_workspace((self.function, self.args, self.kwargs), set())
 
-    async def _call(self) -> Any:
-        if inspect.iscoroutinefunction(self._function):
-            work: Awaitable[Any] = self._function(*self._args, **self._kwargs)
-        else:
-            work = asyncio.to_thread(_without_stop, self._function, self._args, self._kwargs)
+    @property
+    def label(self) -> str:
+        """What the function is called."""
+        return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))
+
+    async def _call(self, transition: Transition) -> Any:
+        async with transition.caller.meter.in_time():
+            if inspect.iscoroutinefunction(self.function):
+                result: Any = self.function(*self.args, **self.kwargs)
+            else:
+                result = await transition.session.threads.call(self._called, self._limit)
+            if not inspect.isawaitable(result):
+                return result
+            async with self._limit():
+                return await result
+
+    @asynccontextmanager
+    async def _limit(self) -> AsyncIterator[None]:
+        """`ToolTimeout` for what takes too long."""
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
-                result = await work
-                return await result if inspect.isawaitable(result) else result
+                yield
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            label = getattr(self._function, "__qualname__", repr(self._function))
-            raise ToolTimeout(f"tool {label} took longer than {self._timeout_s:g} seconds") from error
+            raise ToolTimeout(f"tool {self.label} took longer than {self._timeout_s:g} seconds") from error
+
+    def _called(self) -> Any:
+        """What the function gives. Like coroutines, futures cannot end in a `StopIteration`."""
+        try:
+            return self.function(*self.args, **self.kwargs)
+        except StopIteration as error:
+            raise RuntimeError("tool raised StopIteration") from error
 
     def __fork__(self, memo: Memo) -> Tool:
         return Tool(
-            copy(self._function, memo),
-            copy(self._args, memo),
-            copy(self._kwargs, memo),
+            copy(self.function, memo),
+            copy(self.args, memo),
+            copy(self.kwargs, memo),
             self.name,
             self._timeout_s,
+            self._redo,
         )
-
-
-def _without_stop(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a function. Like coroutines, futures cannot end in a `StopIteration`."""
-    try:
-        return function(*args, **kwargs)
-    except StopIteration as error:
-        raise RuntimeError("tool raised StopIteration") from error
 
 
 def _holds_workspace(value: Any, seen: set[int]) -> bool:
@@ -114,6 +130,7 @@ def tool(
     *args: Any,
     name: str | None = ...,
     timeout: float | None = ...,
+    redo: bool = ...,
     **kwargs: Any,
 ) -> Operation[R]: ...
 @overload
@@ -123,6 +140,7 @@ def tool(
     *args: Any,
     name: str | None = ...,
     timeout: float | None = ...,
+    redo: bool = ...,
     **kwargs: Any,
 ) -> Operation[R]: ...
 def tool(
@@ -131,24 +149,28 @@ def tool(
     *args: Any,
     name: str | None = None,
     timeout: float | None = None,
+    redo: bool = False,
     **kwargs: Any,
 ) -> Operation[Any]:
     """Call a function that does something: `log = await tool(simulate, design, cycles=100)`.
 
     An `async def` runs in the event loop, any other function in a thread, so that other branches go on
     meanwhile. Each firing of the state calls it again, with that branch's own copies of the arguments. What
-    it raises is raised at the `await`. After `timeout` seconds `ToolTimeout` is raised; a thread cannot be
-    stopped and runs on. `name` names the state, by default after the function. (A function that has
-    parameters called `name` or `timeout` itself is given them with `functools.partial`.)
+    it raises is raised at the `await`. After `timeout` seconds, in which waiting for a thread does not count,
+    `ToolTimeout` is raised; a thread cannot be stopped and runs on, but nobody waits for it. `name` names the
+    state, by default after the function. (A function that has parameters called `name`, `timeout` or `redo`
+    itself is given them with `functools.partial`.)
 
     Where a run is resumed from a checkpoint, tools that had returned are not called again; their results
-    come from the checkpoint. So a tool should change nothing that the agent holds, but return what is new. Calls
-    that are given a `Workspace`, on their own or within another argument, are the exception: they are made again.
+    come from the checkpoint. So a tool should change nothing that the agent holds, but return what is new: a
+    run is not resumed behind one that did (`JournalError`). With `redo` the call is made again instead, which
+    is for tools that may be called twice, and do the same again. Calls that are given a `Workspace`, on their
+    own or within another argument, are always made again.
     """
     if not callable(function):
         raise TypeError(f"tool takes a function and its arguments, not {function!r}")
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
     return Tool(
-        function, args, kwargs, name or cast("str | None", getattr(function, "__name__", None)), timeout
+        function, args, kwargs, name or cast("str | None", getattr(function, "__name__", None)), timeout, redo
     )

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hive_frontend.client.base import Client
 from hive_frontend.dialogue import Dialogue
-from hive_frontend.identity import Path
+from hive_frontend.identity import LongPath, Path, call_seed
 from hive_frontend.reply import Reply
 
 if TYPE_CHECKING:
+    from hive_frontend.asked import Asked
     from hive_frontend.budget import Meter
     from hive_frontend.run import Run
     from hive_frontend.session import Session
+    from hive_frontend.state import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +53,16 @@ class Transition:
     __slots__ = (
         "_inner",
         "answers",
+        "apart",
+        "asked",
         "caller",
+        "changed",
+        "code",
         "firing",
+        "held",
+        "long",
         "name",
+        "origin",
         "parts",
         "path",
         "replies",
@@ -71,6 +81,8 @@ class Transition:
         run: Run | None = None,
         parts: tuple[int, ...] = (),
         name: str | None = None,
+        long: LongPath | None = None,
+        origin: State | None = None,
     ) -> None:
         self.session = session
         self.caller = caller
@@ -85,6 +97,20 @@ class Transition:
         """Which part of a gather is performed, and which part of a gather within that; empty outside one."""
         self.name = name
         """What the gather is called whose part is performed."""
+        self.long = long
+        """What seeds derive from where the path is a long one."""
+        self.origin = origin
+        """The state that is fired; None if the awaiting code is an ordinary coroutine."""
+        self.held: Callable[[], Mapping[str, str]] | None = None
+        """Says what the agent holds, by fingerprints of its variables; None where nobody keeps answers."""
+        self.code: Sequence[CodeType] = ()
+        """The code of the agent, and of helpers that it is in; empty where nobody keeps answers."""
+        self.asked: Asked | None = None
+        """What the operation asks; None as long as nobody wants to know."""
+        self.apart: Sequence[Any] = ()
+        """Objects that are not the agent's own alone."""
+        self.changed: list[str] = []
+        """Which of it functions have changed that were called."""
         self.replies: Sequence[Reply] = ()
         """What the model answered in this transition."""
         self.answers: Sequence[tuple[Dialogue, Reply]] = ()
@@ -93,7 +119,7 @@ class Transition:
 
     def of_part(self, part: int, name: str | None) -> Transition:
         """The same transition, for one part of a gather called `name`."""
-        return Transition(
+        inner = Transition(
             self.session,
             self.caller,
             self.path,
@@ -102,7 +128,17 @@ class Transition:
             self.run,
             (*self.parts, part),
             name,
+            self.long,
+            self.origin,
         )
+        inner.held, inner.changed, inner.code, inner.apart = self.held, self.changed, self.code, self.apart
+        return inner
+
+    def call_seed(self, call: str, firing: int | None) -> int:
+        """The base seed of a call that is made here; see `identity.call_seed`."""
+        if self.long is not None:
+            return self.long.call_seed(call, firing)
+        return call_seed(self.session.seed, self.path, call, firing)
 
     @property
     def part(self) -> str:

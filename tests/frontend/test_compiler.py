@@ -10,7 +10,7 @@ from textwrap import dedent
 import pytest
 from hive_frontend import Agent, Once, agent, arun, fork, gather, gen, run
 from hive_frontend.compiler import Invoke, Program, Returned, Suspended, Thrown, Yield, program_of
-from hive_frontend.compiler.support import NotAnOperation
+from hive_frontend.errors import ForeignAwait
 from hive_frontend.testing import ScriptedModel
 
 from tests.frontend.oracle import ask, define
@@ -274,7 +274,7 @@ def test_objects_say_themselves_what_a_call_of_them_awaits() -> None:
 @pytest.mark.parametrize("wrong", [lambda: 3, lambda: asyncio.sleep(0), asyncio.sleep, dict])
 def test_what_cannot_be_awaited_is_said_in_the_line_of_the_await(wrong: object) -> None:
     program = program_in("async def program(f):\n    x = 1\n    await f()\n")
-    with pytest.raises(NotAnOperation, match=r"wrap other awaitables in tool\(") as caught:
+    with pytest.raises(ForeignAwait, match=r"wrap other awaitables in tool\(") as caught:
         program.start({"f": wrong})
     (line,) = (f.lineno for f in traceback.extract_tb(caught.value.__traceback__) if f.name == "program")
     assert line == 3

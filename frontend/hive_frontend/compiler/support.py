@@ -14,7 +14,7 @@ from hive_frontend.compiler import hidden
 from hive_frontend.compiler.context_managers import bound_enter, bound_exit
 from hive_frontend.compiler.handled import Handled, at_rest, handled, join_contexts, raise_again, restore
 from hive_frontend.compiler.outcome import Invoke, Point, Returned, Suspended, Yield
-from hive_frontend.errors import HiveError
+from hive_frontend.errors import ForeignAwait, HiveError
 from hive_frontend.operation import Operation
 
 WHAT_WORKS = (
@@ -24,7 +24,7 @@ WHAT_WORKS = (
 
 
 class NotAnOperation(HiveError, TypeError):
-    """Agent code awaits something that a search cannot do."""
+    """Agent code awaits something that a search cannot do. The code itself gets it as a `ForeignAwait`."""
 
 
 class Unbound:
@@ -98,9 +98,11 @@ def _callee(function: Any) -> Any:
 
 def _invoke(function: FunctionType, /, *args: Any, **kwargs: Any) -> Invoke:
     if is_foreign(function):
-        raise NotAnOperation(
-            f"{function.__module__}.{function.__qualname__} needs an event loop and cannot be forked: "
-            f"{WHAT_WORKS}"
+        raise ForeignAwait(
+            NotAnOperation(
+                f"{function.__module__}.{function.__qualname__} needs an event loop and cannot be forked: "
+                f"{WHAT_WORKS}"
+            )
         )
     # A coroutine that never starts: Python binds the arguments, and complains about them, in its own way.
     coroutine = function(*args, **kwargs)
@@ -126,7 +128,7 @@ def _as_operation(awaited: Any) -> Operation[Any] | Invoke:
     if isinstance(awaited, CoroutineType):
         what = f"a coroutine of {awaited.__qualname__}"
         awaited.close()
-    raise NotAnOperation(f"the agent awaits {what}, which a search cannot do: {WHAT_WORKS}")
+    raise ForeignAwait(NotAnOperation(f"the agent awaits {what}, which a search cannot do: {WHAT_WORKS}"))
 
 
 def functions(points: Sequence[Point]) -> dict[str, Any]:
