@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import CellType, FunctionType
 from typing import Any, NamedTuple, cast
 
 from hive_frontend import fork
@@ -110,12 +111,17 @@ def fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
     """A copy of a suspended branch for one branch of several, under one memo: what was the same object in
     two places is so in the copy. `ForkError` names what cannot be copied."""
     frames = []
-    for program, _, variables in waiting.frames:
-        if outer := program.outer_objects():
+    own: set[FunctionType] = set()
+    for number, (program, _, variables) in enumerate(waiting.frames):
+        function = program.function
+        # A helper that the agent itself defined belongs to the branch, with what it refers to.
+        if number and not program.is_definition and memo.get(id(function)) is not function:
+            own.add(function)
+        if outer := program.outer_objects(closure=function not in own):
             memo.update(outer)
         for name in program.shared:
             if name in variables:
-                memo[id(variables[name])] = variables[name]
+                memo[id(_contents(variables[name]))] = _contents(variables[name])
     for program, point, variables in waiting.frames:
         copied = {}
         name = ""
@@ -123,7 +129,9 @@ def fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
             for name, value in variables.items():
                 copied[name] = value if type(value) in fork.ATOMS else fork.copy(value, memo)
         except Exception as error:
-            raise ForkError(_explain(program, point, name, variables[name], error)) from error
+            raise ForkError(_explain(program, point, name, _contents(variables[name]), error)) from error
+        if program.function in own:
+            program = fork.copy(program, memo)
         frames.append(Frame(program, point, copied))
     # It is in the memo if a variable refers to it.
     operation = memo.get(id(waiting.operation))
@@ -135,6 +143,16 @@ def fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
         what = f"what is awaited there, of type {type(waiting.operation).__name__}"
         raise ForkError(_complaint(waiting.frames[-1], what, error)) from error
     return Waiting(tuple(frames), operation)
+
+
+def _contents(value: Any) -> Any:
+    """What a variable of a state is, be it in a cell or not."""
+    if type(value) is not CellType:
+        return value
+    try:
+        return value.cell_contents
+    except ValueError:
+        return None
 
 
 def _explain(program: Program, point: Point, name: str, value: Any, error: Exception) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from collections.abc import Iterator
 from types import FunctionType
 
 from hive_frontend.compiler.building import build, class_around, compile_segments
-from hive_frontend.compiler.captures import escaping_captures
+from hive_frontend.compiler.cells import captured_turns, cell_variables
 from hive_frontend.compiler.checker import check
 from hive_frontend.compiler.emission import Emitter, Segment
 from hive_frontend.compiler.flow import OwnFlow, own_flow
@@ -16,8 +17,8 @@ from hive_frontend.compiler.liveness import analyse
 from hive_frontend.compiler.names import Names
 from hive_frontend.compiler.normal_form import NormalForm, normalise
 from hive_frontend.compiler.outcome import Point
-from hive_frontend.compiler.preparation import prepare
-from hive_frontend.compiler.program import Program, describe
+from hive_frontend.compiler.preparation import prepare, without_annotations
+from hive_frontend.compiler.program import Program
 from hive_frontend.compiler.shared import shared_names
 from hive_frontend.compiler.source import Source, read_source
 from hive_frontend.compiler.support import functions, parameters_of
@@ -87,7 +88,8 @@ def _compile(function: FunctionType, source: Source, names: Names) -> Program:
     )
     hidden = functions(points)
     codes = compile_segments(function, source.filename, segments, hidden)
-    start, *resume = build(function, codes, segments, hidden)
+    make = functools.partial(build, codes, segments, hidden)
+    start, *resume = make(function)
     return Program(
         name=function.__name__,
         function=function,
@@ -97,6 +99,7 @@ def _compile(function: FunctionType, source: Source, names: Names) -> Program:
         shared=shared_names(source.node, names),
         flow=flow,
         listing=lambda: _listing(source, points, segments),
+        _make=make,
         _start=start,
         _resume=tuple(resume),
     )
@@ -109,24 +112,21 @@ def _flow_of(helper: FunctionType) -> OwnFlow:
 def _cut(function: FunctionType, source: Source, names: Names) -> tuple[NormalForm, list[Segment]]:
     if problems := check(source, names):
         raise CompileError(function.__name__, problems)
-    form = normalise(prepare(source.node, class_around(function)), names)
-    parameters = parameters_of(function)
-    liveness = analyse(form, {*names.locals, *form.hidden}, parameters)
-    if captures := escaping_captures(form.body, liveness, names.locals):
-        raise CompileError(
-            function.__name__,
-            [
-                source.problem(
-                    capture.node,
-                    f"a nested function that refers to {', '.join(capture.variables)} of the agent and is kept "
-                    f"across an await, in {describe(form.hidden, capture.carrier)}",
-                    "move it to module level and pass it what it needs, define it after the await, or make a "
-                    "list of a generator",
-                )
-                for capture in captures
-            ],
+    body = prepare(source.node, class_around(function))
+    cells = cell_variables(function, body, names)
+    form = normalise(without_annotations(body, cells), names)
+    if problems := [
+        source.problem(
+            closure,
+            f"a nested function that refers to {', '.join(turns)} of a comprehension that awaits",
+            f"hand it over as a default, `lambda {turns[0]}={turns[0]}: ...`, or write a for loop",
         )
-    emitter = Emitter(form, liveness, source.node)
+        for closure, turns in captured_turns(form.body, names)
+    ]:
+        raise CompileError(function.__name__, problems)
+    parameters = parameters_of(function)
+    liveness = analyse(form, {*names.locals, *form.hidden}, parameters, cells)
+    emitter = Emitter(form, liveness, source.node, cells)
     resumed = [emitter.resume(index) for index in range(len(form.suspensions))]
     return form, [emitter.start(parameters), *resumed]
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from hive_frontend.compiler import hidden
@@ -59,6 +59,8 @@ class Segment:
     function: ast.FunctionDef
     carried: tuple[str, ...]
     """The variables that it gets."""
+    cells: tuple[str, ...]
+    """Those of its variables that live in cells, be they carried or new."""
     optional: int
     """How many of these, the last ones, may be without a value."""
     leads_to: tuple[int, ...]
@@ -69,10 +71,13 @@ class Segment:
 class Emitter:
     """Emits the functions of one agent."""
 
-    def __init__(self, form: NormalForm, liveness: Liveness, origin: ast.AsyncFunctionDef) -> None:
+    def __init__(
+        self, form: NormalForm, liveness: Liveness, origin: ast.AsyncFunctionDef, cells: Set[str]
+    ) -> None:
         self._form = form
         self._liveness = liveness
         self._origin = origin
+        self._cells = cells
         self._inner = {statement: _points_in(statement) for statement in _statements(form.body)}
         self._exceptions = {*form.caught.values(), *form.completions.values()}
         self._leads_to: set[int] = set()
@@ -109,13 +114,20 @@ class Emitter:
         can_return = LEAVE in exits(body)
         if any(isinstance(node, ast.Name) and node.id == hidden.LEFT for node in own_nodes(*body)):
             body = [at(self._origin, ast.Assign([store(hidden.LEFT)], ast.Constant(None))), *body]
+        cells = sorted(self._cells)
+        if cells:
+            # Variables of the function around the segments, one of which `build` makes for each run.
+            body = [at(self._origin, ast.Nonlocal(cells)), *body]
+        own = [variable for variable in carried if variable not in self._cells]
+        parameters = [*first, *(hidden.CELL + cell for cell in cells), *own]
         # Parsed, because the fields of a function definition differ between versions of Python.
-        function = ast.parse(f"def {name}({', '.join([*first, *carried])}): pass").body[0]
+        function = ast.parse(f"def {name}({', '.join(parameters)}): pass").body[0]
         assert isinstance(function, ast.FunctionDef)
         for node in ast.walk(function):
             ast.copy_location(node, self._origin)
         function.body = body
-        return Segment(function, tuple(carried), optional, tuple(sorted(self._leads_to)), can_return)
+        leads_to = tuple(sorted(self._leads_to))
+        return Segment(function, tuple(carried), tuple(cells), optional, leads_to, can_return)
 
     # From the beginning of a block
 
@@ -249,7 +261,8 @@ class Emitter:
         perhaps = sorted(live & self._liveness.maybe_unbound)
         keys: list[ast.expr | None] = [ast.Constant(name) for name in surely]
         values: list[ast.expr] = [
-            call(hidden.AT_REST, load(name)) if name in self._exceptions else load(name) for name in surely
+            call(hidden.AT_REST, load(name)) if name in self._exceptions else self._carried(name)
+            for name in surely
         ]
         if perhaps:
             keys.append(None)
@@ -260,6 +273,10 @@ class Emitter:
         if self._guarded:
             suspended = ast.NamedExpr(store(hidden.LEFT), suspended)
         return at(node, ast.Return(suspended))
+
+
+    def _carried(self, name: str) -> ast.expr:
+        return load(hidden.CELL + name if name in self._cells else name)
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -15,7 +15,7 @@ from hive_frontend.compiler.outcome import Invoke, Outcome, Point, Returned, Sus
 from hive_frontend.compiler.support import BoundBuiltin, is_bound_builtin
 from hive_frontend.compiler.tracebacks import without_own_frames
 from hive_frontend.flow_graph import FlowGraph
-from hive_frontend.fork import ATOMS
+from hive_frontend.fork import ATOMS, copy, is_definition
 
 __all__ = [
     "BoundBuiltin",
@@ -48,8 +48,10 @@ class Program:
     """Its part of the flow graph, without its helpers."""
     listing: Callable[[], str]
     """Writes the emitted code down, for people."""
-    _start: FunctionType
-    _resume: tuple[FunctionType, ...]
+    _make: Callable[[FunctionType], tuple[Callable[..., Outcome], ...]]
+    """Makes the functions of the states for a function with the same code, and with a closure of its own."""
+    _start: Callable[..., Outcome]
+    _resume: tuple[Callable[..., Outcome], ...]
 
     def start(self, arguments: Mapping[str, Any]) -> Outcome:
         """Run the function from its beginning to its first await or yield, or to its end."""
@@ -104,7 +106,20 @@ class Program:
         """The same program under another name."""
         return self if name == self.name else replace(self, name=name)
 
-    def outer_objects(self) -> dict[int, Any]:
+    def __fork__(self, memo: dict[int, Any]) -> Program:
+        """The program of the copy of its function, if that has variables of the branch in its closure."""
+        function = copy(self.function, memo)
+        if function is self.function:
+            return self
+        start, *resume = self._make(function)
+        return replace(self, function=function, _start=start, _resume=tuple(resume))
+
+    @cached_property
+    def is_definition(self) -> bool:
+        """Whether its function is part of a module or class, rather than made by code that ran."""
+        return is_definition(self.function)
+
+    def outer_objects(self, *, closure: bool = True) -> dict[int, Any]:
         """The objects that global and enclosing names of the function refer to, by identity.
 
         The function sees these by reference, so a local variable that holds one of them keeps holding it in
@@ -113,8 +128,9 @@ class Program:
         function = self.function
         outer = function.__globals__
         # Looked up anew every time: a helper may have given the name another value.
-        objects = [found for name in self._outer_names if type(found := outer.get(name)) not in ATOMS]
-        if function.__closure__:
+        objects = [found for name in self._outer_names if _may_be_copied(found := outer.get(name))]
+        if closure and function.__closure__:
+            objects += function.__closure__
             objects += [cell.cell_contents for cell in function.__closure__ if _is_set(cell)]
         return {id(found): found for found in objects} if objects else {}
 
@@ -132,6 +148,13 @@ class Program:
 def describe(hidden: Mapping[str, str], variable: str) -> str:
     """A variable of a state in words, be it the user's or one that the compiler brought in."""
     return hidden.get(variable) or f"variable {variable!r}"
+
+
+def _may_be_copied(value: Any) -> bool:
+    kind = type(value)
+    if kind is FunctionType:
+        return value.__closure__ is not None or value.__defaults__ is not None
+    return kind not in ATOMS
 
 
 def _is_set(cell: CellType) -> bool:
