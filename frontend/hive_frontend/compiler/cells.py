@@ -15,7 +15,7 @@ from types import BuiltinFunctionType, FunctionType
 
 from hive_frontend.compiler.hidden import HIDDEN
 from hive_frontend.compiler.names import Names
-from hive_frontend.compiler.syntax import has_await
+from hive_frontend.compiler.syntax import has_await, own_nodes
 
 Closure = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda | ast.GeneratorExp
 _CLOSURES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.GeneratorExp)
@@ -86,9 +86,12 @@ def _has_closure(closure: ast.Lambda | ast.GeneratorExp) -> bool:
 
 def _mentioned(closure: Closure) -> set[str]:
     """All names in a nested function, its own included: a cell too many does no harm."""
+    # What is evaluated where the function is defined is not captured.
+    at_once = closure.generators[0].iter if isinstance(closure, ast.GeneratorExp) else closure
+    evaluated = set(own_nodes(at_once))
     found: set[str] = set()
     for node in ast.walk(closure):
-        if isinstance(node, ast.Name):
+        if isinstance(node, ast.Name) and node not in evaluated:
             found.add(node.id)
         elif isinstance(node, ast.Nonlocal):
             found.update(node.names)

@@ -114,7 +114,7 @@ def _cut(function: FunctionType, source: Source, names: Names) -> tuple[NormalFo
         raise CompileError(function.__name__, problems)
     body = prepare(source.node, class_around(function))
     cells = cell_variables(function, body, names)
-    form = normalise(without_annotations(body, cells), names)
+    form = normalise(without_annotations(body, cells), names, cells)
     if problems := [
         source.problem(
             closure,

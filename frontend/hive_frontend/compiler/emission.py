@@ -44,6 +44,7 @@ from hive_frontend.compiler.syntax import (
     blocks_of,
     call,
     exits,
+    forget,
     is_always_true,
     load,
     once,
@@ -238,12 +239,7 @@ class Emitter:
         caught = self._form.caught[handler]
         rest = self._rest(handler.body, after)
         if handler.name is not None:
-            # Python deletes the name of an exception at the end of its handler, however it ends.
-            forget: list[ast.stmt] = [
-                ast.Assign([store(handler.name)], ast.Constant(None)),
-                ast.Delete([ast.Name(handler.name, ast.Del())]),
-            ]
-            rest = [ast.Try(rest, [], [], forget)]
+            rest = [ast.Try(rest, [], [], forget(handler.name))]
         again = ast.Raise(ast.Attribute(load(caught), "error", ast.Load()), None)
         back = ast.ExceptHandler(None, None, [_restore(caught), *rest])
         return [at(after, ast.Try([again], [back], [], []))]

@@ -134,7 +134,7 @@ def _state_name(call: ast.Call, names: Names) -> str | None:
     if operation is None:
         return None
     own = _literals(call, "name")
-    shared = {name for inner in _model_calls(call, names) for name in _literals(inner, "name")}
+    shared = {name for inner in _parts(call, names) for name in _literals(inner, "name")}
     for found in (own, shared):
         if len(found) == 1:
             return str(next(iter(found)))
@@ -146,16 +146,25 @@ def _state_name(call: ast.Call, names: Names) -> str | None:
 
 
 def _agent(call: ast.Call, names: Names) -> str | None:
-    found = {name for inner in _model_calls(call, names) for name in _literals(inner, "agent")}
+    found = {name for inner in _parts(call, names) for name in _literals(inner, "agent")}
     return str(next(iter(found))) if len(found) == 1 else None
 
 
-def _model_calls(call: ast.Call, names: Names) -> list[ast.Call]:
-    return [
-        node
-        for node in own_nodes(call)
-        if isinstance(node, ast.Call) and _operation(node.func, names) in _MODEL_CALLS
-    ]
+def _parts(call: ast.Call, names: Names) -> list[ast.Call]:
+    """The model calls that one wait makes: itself, or the parts of a gather. Those that it awaits first are not
+    among them, for they are waited for in states of their own."""
+    if _operation(call.func, names) != "gather":
+        return [call] if _operation(call.func, names) in _MODEL_CALLS else []
+    found: list[ast.Call] = []
+    todo: list[ast.AST] = [*call.args]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Await):
+            continue
+        if isinstance(node, ast.Call) and _operation(node.func, names) in _MODEL_CALLS:
+            found.append(node)
+        todo += ast.iter_child_nodes(node)
+    return found
 
 
 def _literals(call: ast.Call, keyword: str) -> set[object]:

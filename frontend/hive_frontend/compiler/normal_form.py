@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections.abc import Set
 from dataclasses import dataclass
 
 from hive_frontend.compiler import hidden
 from hive_frontend.compiler.completions import dispatch, record_jumps
 from hive_frontend.compiler.expressions import Expressions
 from hive_frontend.compiler.names import Names
-from hive_frontend.compiler.syntax import Suspend, at, call, has_await, is_always_true, load, store
+from hive_frontend.compiler.syntax import Suspend, at, call, forget, has_await, is_always_true, load, store
 
 
 @dataclass
@@ -38,9 +39,12 @@ class NormalForm:
     """Per `finally` with suspensions in it: the variable that says what it interrupted."""
 
 
-def normalise(body: list[ast.stmt], names: Names) -> NormalForm:
-    """The normal form of a prepared function body that the checker found nothing wrong with."""
-    normaliser = _Normaliser(names)
+def normalise(body: list[ast.stmt], names: Names, cells: Set[str] = frozenset()) -> NormalForm:
+    """The normal form of a prepared function body that the checker found nothing wrong with.
+
+    `cells` are the variables that live in cells.
+    """
+    normaliser = _Normaliser(names, cells)
     return NormalForm(
         normaliser.block(body),
         normaliser.suspensions,
@@ -51,8 +55,9 @@ def normalise(body: list[ast.stmt], names: Names) -> NormalForm:
 
 
 class _Normaliser(Expressions):
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, cells: Set[str]) -> None:
         super().__init__(names)
+        self._cells = cells
         self.caught: dict[ast.ExceptHandler, str] = {}
         self.completions: dict[ast.Try, str] = {}
 
@@ -251,13 +256,18 @@ class _Normaliser(Expressions):
         out += [new, *dispatch(node, done, jumps)]
 
     def _handler(self, handler: ast.ExceptHandler) -> ast.ExceptHandler:
-        body = self.block(handler.body)
         if not has_await(*handler.body):
-            return at(handler, ast.ExceptHandler(handler.type, handler.name, body))
+            return at(handler, ast.ExceptHandler(handler.type, handler.name, handler.body))
         meaning = f"the exception that the except in line {handler.lineno} handles"
         caught = self.name(handler, "caught", meaning).id
         keep: ast.stmt = at(handler, ast.Assign([store(caught)], call(hidden.HANDLED)))
-        new = at(handler, ast.ExceptHandler(handler.type, handler.name, [keep, *body]))
+        name, body = handler.name, handler.body
+        if name is not None and name in self._cells:
+            # To Python a suspension leaves the handler, where it would empty the cell.
+            error = ast.Attribute(load(caught), "error", ast.Load())
+            named = [ast.Assign([store(name)], error), ast.Try(body, [], [], forget(name))]
+            name, body = None, [at(handler, statement) for statement in named]
+        new = at(handler, ast.ExceptHandler(handler.type, name, [keep, *self.block(body)]))
         self.caught[new] = caught
         return new
 

@@ -115,6 +115,11 @@ def call(function: str, *arguments: ast.expr) -> ast.Call:
     return ast.Call(load(function), list(arguments), [])
 
 
+def forget(name: str) -> list[ast.stmt]:
+    """What Python does to the name of an exception at the end of its handler, however that ends."""
+    return [ast.Assign([store(name)], ast.Constant(None)), ast.Delete([ast.Name(name, ast.Del())])]
+
+
 def targets_of(statement: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]:
     """What an assignment assigns to."""
     return statement.targets if isinstance(statement, ast.Assign) else [statement.target]
