@@ -17,7 +17,7 @@ from hive_frontend.client.http import HttpClient
 from hive_frontend.compiler import Program, compile_agent
 from hive_frontend.flow_graph import FlowGraph
 from hive_frontend.identity import check_label
-from hive_frontend.operation import Operation
+from hive_frontend.operation import Operation, to_be_awaited
 from hive_frontend.scope import NativeScope, Scope, current_scope, entered
 from hive_frontend.supervisors.base import Supervisor
 from hive_frontend.supervisors.once import Once
@@ -83,7 +83,7 @@ class Agent(Generic[P, R]):
         scope = current_scope()
         child: Child[R] = Child(self, (*args,), kwargs)
         if isinstance(scope, Scope):
-            return child.__hive_operation__()
+            return to_be_awaited(child.__hive_operation__())
         return self._run_natively(*args, **kwargs)
 
     def __hive_call__(self, *args: Any, **kwargs: Any) -> Operation[R]:

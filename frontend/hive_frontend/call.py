@@ -11,7 +11,7 @@ from hive_frontend.client.base import Sampling, schema_text
 from hive_frontend.dialogue import Dialogue, Message, as_messages
 from hive_frontend.fork import Memo, copy
 from hive_frontend.identity import check_label
-from hive_frontend.operation import NOT_NOW, NotNow, Operation
+from hive_frontend.operation import NOT_NOW, NotNow, Operation, awaited, to_be_awaited
 from hive_frontend.reply import Reply
 from hive_frontend.structured import parse_as, schema_of
 from hive_frontend.transition import Transition
@@ -259,15 +259,17 @@ def gen(
     elif json_schema is not None:
         json_schema = schema_text(json_schema)
     sampling = sampling_of(max_tokens, temperature, top_p, top_k, stop, regex, json_schema, choices)
-    return Gen(
-        () if raw else as_messages(prompt),
-        str(prompt) if raw else None,
-        sampling,
-        name,
-        None if agent is None else check_label("agent", agent),
-        checked_sample(sample),
-        prompt if isinstance(prompt, Dialogue) else None,
-        schema,
+    return to_be_awaited(
+        Gen(
+            () if raw else as_messages(prompt),
+            str(prompt) if raw else None,
+            sampling,
+            name,
+            None if agent is None else check_label("agent", agent),
+            checked_sample(sample),
+            prompt if isinstance(prompt, Dialogue) else None,
+            schema,
+        )
     )
 
 
@@ -352,7 +354,9 @@ def gather(*parts: Awaitable[Any], name: str | None = None) -> Operation[list[An
             "two calls of one gather go on with the same dialogue, which can take one answer only; "
             "give each call its own dialogue.copy()"
         )
-    return Gather(tuple(found), name)
+    for part in found:
+        awaited(part)
+    return to_be_awaited(Gather(tuple(found), name))
 
 
 def _shares_child(one: Operation[Any], other: Operation[Any]) -> bool:

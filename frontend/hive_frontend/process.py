@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 from hive_frontend import fork
 from hive_frontend.compiler import Invoke, Point, Program, Returned, Suspended, Thrown, Yield, program_of
 from hive_frontend.errors import ForkError, HiveError
-from hive_frontend.operation import Operation
+from hive_frontend.operation import Operation, awaited
 
 
 class Frame(NamedTuple):
@@ -81,6 +81,9 @@ def _run(
             continue
         if type(outcome) is Returned:
             if not stack:
+                if isinstance(outcome.value, Operation):
+                    awaited(outcome.value)
+                    raise TypeError(f"the agent returned {outcome.value!r}: write `return await ...`")
                 return Ended(outcome.value)
             (program, point, variables), answer = stack.pop(), outcome.value
             continue

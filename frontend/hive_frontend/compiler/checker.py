@@ -66,6 +66,7 @@ class _Checker:
             )
             return
         self._check_places(statement)
+        self._check_used(statement)
         if isinstance(statement, Nested):
             self._check_expressions(statement)
             return
@@ -97,10 +98,32 @@ class _Checker:
                     f"a {type(statement).__name__.lower()} variable that the agent assigns to",
                     "keep it in a local variable: branches of a search must not share what they write",
                 )
-            case ast.Expr(value=ast.Call(func=function) as forgotten):
-                called = self._names.resolve(function)
-                if is_own_operation(called) and getattr(called, "__name__", "") in AWAITED:
-                    self._complain(forgotten, "a model call that is not awaited", "write `await` before it")
+            case ast.Expr(value=forgotten):
+                self._no_call(forgotten)
+
+    def _check_used(self, node: ast.AST) -> None:
+        """Calls that are taken for their answers."""
+        match node:
+            case ast.If(test=used) | ast.While(test=used) | ast.IfExp(test=used) | ast.Assert(test=used):
+                self._no_call(used)
+            case ast.For(iter=used) | ast.comprehension(iter=used) | ast.Return(value=ast.expr() as used):
+                self._no_call(used)
+            case ast.UnaryOp(operand=used) | ast.FormattedValue(value=used):
+                self._no_call(used)
+            case ast.Attribute(value=used) | ast.Subscript(value=used):
+                self._no_call(used)
+            case ast.Compare(left=left, comparators=others):
+                self._no_call(left, *others)
+            case ast.BinOp(left=left, right=right):
+                self._no_call(left, right)
+            case ast.BoolOp(values=[*tested, _]):
+                self._no_call(*tested)
+
+    def _no_call(self, *used: ast.expr) -> None:
+        for node in used:
+            called = self._names.resolve(node.func) if isinstance(node, ast.Call) else None
+            if is_own_operation(called) and getattr(called, "__name__", "") in AWAITED:
+                self._complain(node, "a model call that is not awaited", "write `await` before it")
 
     def _no_await(self, node: ast.expr | None, place: str) -> None:
         if node is not None and has_await(node):
@@ -108,6 +131,7 @@ class _Checker:
 
     def _check_expressions(self, root: ast.AST, *, awaited: bool = True) -> None:
         for node in own_nodes(root):
+            self._check_used(node)
             match node:
                 case ast.Await() if awaited:
                     self._check_await(node)

@@ -15,6 +15,7 @@ from hive_frontend.compiler.outcome import Invoke, Outcome, Point, Returned, Sus
 from hive_frontend.compiler.support import BoundBuiltin, is_bound_builtin
 from hive_frontend.compiler.tracebacks import without_own_frames
 from hive_frontend.flow_graph import FlowGraph
+from hive_frontend.operation import begin_stretch
 from hive_frontend.fork import ATOMS, copy, is_definition
 
 __all__ = [
@@ -55,6 +56,7 @@ class Program:
 
     def start(self, arguments: Mapping[str, Any]) -> Outcome:
         """Run the function from its beginning to its first await or yield, or to its end."""
+        begin_stretch()
         try:
             outcome: Outcome = self._start(**arguments)
         except self._not_raised as error:
@@ -69,6 +71,7 @@ class Program:
         if type(answer) is Thrown:
             without_own_frames(answer.error)
             answer = as_carried(answer.error)
+        begin_stretch()
         try:
             outcome: Outcome = self._resume[point.index](answer, **variables)
         except self._not_raised as error:

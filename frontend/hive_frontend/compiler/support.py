@@ -15,7 +15,7 @@ from hive_frontend.compiler.context_managers import bound_enter, bound_exit
 from hive_frontend.compiler.handled import Handled, at_rest, handled, join_contexts, raise_again, restore
 from hive_frontend.compiler.outcome import Invoke, Point, Returned, Suspended, Yield
 from hive_frontend.errors import HiveError
-from hive_frontend.operation import Operation
+from hive_frontend.operation import Operation, awaited
 
 WHAT_WORKS = (
     "await gen, gather, tool(fn, ...), a child's next or resume, an agent, or an `async def` helper; "
@@ -133,8 +133,11 @@ def functions(points: Sequence[Point]) -> dict[str, Any]:
     """What the hidden names mean in the code of a program with these suspension points."""
 
     def suspend(index: int, operation: Any, variables: dict[str, Any]) -> Suspended:
-        if not isinstance(operation, (Invoke, Yield, Operation)):
-            operation = _as_operation(operation)
+        if type(operation) is not Yield and type(operation) is not Invoke:
+            if not isinstance(operation, Operation):
+                operation = _as_operation(operation)
+            if type(operation) is not Invoke:
+                awaited(operation)
         return Suspended(points[index], operation, variables)
 
     return {hidden.SUSPEND: suspend, **_FUNCTIONS}
