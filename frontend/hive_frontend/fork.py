@@ -15,7 +15,7 @@ import types
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 from pydantic import BaseModel
 
@@ -261,6 +261,12 @@ def _fill(twin: types.CellType, cell: types.CellType, memo: Memo) -> None:
     twin.cell_contents = copy(contents, memo)
 
 
+def _finalizer(value: weakref.finalize[Any, Any], memo: Memo) -> NoReturn:
+    raise Uncopyable(
+        "it is cleaned up once, for all branches; a Workspace is a directory of which each has its own"
+    )
+
+
 def _builtin(value: types.BuiltinFunctionType, memo: Memo) -> types.BuiltinFunctionType:
     if isinstance(value.__self__, (types.ModuleType, type, type(None))):
         return value
@@ -274,6 +280,7 @@ _COPIERS: dict[type, Callable[[Any, Memo], Any]] = {
     tuple: _tuple,
     deque: _deque,
     defaultdict: _defaultdict,
+    weakref.finalize: _finalizer,
     types.FunctionType: _function,
     types.CellType: _cell,
     types.MethodType: _method,

@@ -63,7 +63,7 @@ def build(
     def made(code: CodeType, segment: Segment) -> Callable[..., Any]:
         def close(cells: Mapping[str, CellType]) -> FunctionType:
             closure = tuple(cells[name] for name in code.co_freevars)
-            unbound = (Unbound,) * segment.optional
+            unbound = (*(Unbound,) * segment.optional, None)
             return FunctionType(code, function.__globals__, function.__name__, unbound, closure)
 
         return partial(_run_in_cells, close, around, segment) if segment.cells else close(around)

@@ -13,6 +13,7 @@ from hive_frontend.compiler.cells import captured_turns, cell_variables
 from hive_frontend.compiler.checker import check
 from hive_frontend.compiler.emission import Emitter, Segment
 from hive_frontend.compiler.flow import OwnFlow, own_flow
+from hive_frontend.compiler.joins import add_joins
 from hive_frontend.compiler.liveness import analyse
 from hive_frontend.compiler.names import Names
 from hive_frontend.compiler.normal_form import NormalForm, normalise
@@ -82,12 +83,20 @@ def _helpers(source: Source, names: Names) -> Iterator[FunctionType]:
 def _compile(function: FunctionType, source: Source, names: Names) -> Program:
     form, segments = _cut(function, source, names)
     flow = own_flow(function, source, names, form.suspensions, segments, _flow_of)
+    joins = len(form.suspensions) - len(flow.waits)
+    labels = [*((wait.name, wait.line) for wait in flow.waits), *[("", 0)] * joins]
     points = tuple(
-        Point(index, wait.name, wait.line, segment.carried)
-        for index, (wait, segment) in enumerate(zip(flow.waits, segments[1:], strict=True))
+        Point(index, name, line, segment.carried)
+        for index, ((name, line), segment) in enumerate(zip(labels, segments[1:], strict=True))
     )
     hidden = functions(points)
-    codes = compile_segments(function, source.filename, segments, hidden)
+    try:
+        codes = compile_segments(function, source.filename, segments, hidden)
+    except SyntaxError as error:
+        # The emitted code is deeper than the source by a block for some `with` and `finally`.
+        where = next((n for n in ast.walk(source.node) if getattr(n, "lineno", 0) == error.lineno), source.node)
+        fix = "move the inner ones into an `async def` helper, and await that"
+        raise CompileError(function.__name__, [source.problem(where, str(error.msg), fix)]) from error
     make = functools.partial(build, codes, segments, hidden)
     start, *resume = make(function)
     return Program(
@@ -97,6 +106,7 @@ def _compile(function: FunctionType, source: Source, names: Names) -> Program:
         is_generator=inspect.isasyncgenfunction(function),
         hidden=form.hidden,
         shared=shared_names(source.node, names),
+        joined=joins > 0,
         flow=flow,
         listing=lambda: _listing(source, points, segments),
         _make=make,
@@ -124,15 +134,18 @@ def _cut(function: FunctionType, source: Source, names: Names) -> tuple[NormalFo
         for closure, turns in captured_turns(form.body, names)
     ]:
         raise CompileError(function.__name__, problems)
+    add_joins(form.body, form.suspensions)
     parameters = parameters_of(function)
     liveness = analyse(form, {*names.locals, *form.hidden}, parameters, cells)
-    emitter = Emitter(form, liveness, source.node, cells)
+    emitter = Emitter(form, liveness, source.node, cells, names.locals)
     resumed = [emitter.resume(index) for index in range(len(form.suspensions))]
     return form, [emitter.start(parameters), *resumed]
 
 
 def _listing(source: Source, points: tuple[Point, ...], segments: list[Segment]) -> str:
     headers = ["from the start"]
-    headers += [f"after the answer to {point.name!r}, line {point.line}" for point in points]
+    headers += [
+        f"after the answer to {point.name!r}, line {point.line}" if point.line else "onward" for point in points
+    ]
     parts = [f"# {header}\n{ast.unparse(s.function)}\n" for header, s in zip(headers, segments, strict=True)]
     return f"# {source.filename}\n\n" + "\n\n".join(parts)

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from hive_frontend.compiler import hidden
+from hive_frontend.compiler.joins import Join
 from hive_frontend.compiler.liveness import Liveness
 from hive_frontend.compiler.normal_form import NormalForm
 from hive_frontend.compiler.preparation import final_return
@@ -48,7 +49,6 @@ from hive_frontend.compiler.syntax import (
     is_always_true,
     load,
     once,
-    own_nodes,
     store,
 )
 
@@ -73,21 +73,29 @@ class Emitter:
     """Emits the functions of one agent."""
 
     def __init__(
-        self, form: NormalForm, liveness: Liveness, origin: ast.AsyncFunctionDef, cells: Set[str]
+        self,
+        form: NormalForm,
+        liveness: Liveness,
+        origin: ast.AsyncFunctionDef,
+        cells: Set[str],
+        variables: Set[str],
     ) -> None:
         self._form = form
         self._liveness = liveness
         self._origin = origin
         self._cells = cells
+        self._variables = variables
         self._inner = {statement: _points_in(statement) for statement in _statements(form.body)}
         self._exceptions = {*form.caught.values(), *form.completions.values()}
         self._leads_to: set[int] = set()
         self._guarded = 0
         """How many guarded `finally` clauses the code at hand is in."""
+        self._uses_left = False
+        """Whether the segment at hand has any."""
 
     def start(self, parameters: Sequence[str]) -> Segment:
         """The code from the beginning of the agent."""
-        self._leads_to = set()
+        self._leads_to, self._uses_left = set(), False
         body = self._forward(self._form.body)
         # `x: ...` makes x a local variable, which it might not be here if its assignments come later.
         unbound = sorted(self._liveness.maybe_unbound.difference(parameters))
@@ -99,7 +107,7 @@ class Emitter:
 
     def resume(self, point: int) -> Segment:
         """The code from the answer to suspension point `point`."""
-        self._leads_to = set()
+        self._leads_to, self._uses_left = set(), False
         live, maybe_unbound = self._liveness.after[point], self._liveness.maybe_unbound
         surely, perhaps = sorted(live - maybe_unbound), sorted(live & maybe_unbound)
         prologue = [at(self._origin, _unbind(name)) for name in perhaps]
@@ -113,14 +121,14 @@ class Emitter:
         if FALL in exits(body):
             body = [*body, final_return(self._origin, None)]
         can_return = LEAVE in exits(body)
-        if any(isinstance(node, ast.Name) and node.id == hidden.LEFT for node in own_nodes(*body)):
+        if self._uses_left:
             body = [at(self._origin, ast.Assign([store(hidden.LEFT)], ast.Constant(None))), *body]
         cells = sorted(self._cells)
         if cells:
             # Variables of the function around the segments, one of which `build` makes for each run.
             body = [at(self._origin, ast.Nonlocal(cells)), *body]
         own = [variable for variable in carried if variable not in self._cells]
-        parameters = [*first, *(hidden.CELL + cell for cell in cells), *own]
+        parameters = [*first, *(hidden.CELL + cell for cell in cells), *own, f"{hidden.HELD}=None"]
         # Parsed, because the fields of a function definition differ between versions of Python.
         function = ast.parse(f"def {name}({', '.join(parameters)}): pass").body[0]
         assert isinstance(function, ast.FunctionDef)
@@ -170,6 +178,7 @@ class Emitter:
         # To Python a suspension is a `return`, at which the finally must not run yet.
         guard = bool(statement.finalbody) and self._suspends_before_finally(statement)
         self._guarded += guard
+        self._uses_left |= guard
         new = ast.Try(body(), [], [], [])
         if handlers:
             for handler in statement.handlers:
@@ -263,6 +272,9 @@ class Emitter:
         if perhaps:
             keys.append(None)
             values.append(_bound_ones(perhaps))
+        if done_with := sorted(self._variables - live):
+            keys.append(None)
+            values.append(call(hidden.HOLD, load(hidden.HELD), call(hidden.LOCALS), _texts(done_with)))
         suspended: ast.expr = call(
             hidden.SUSPEND, ast.Constant(node.point), node.value, ast.Dict(keys, values)
         )
@@ -296,7 +308,7 @@ def _answered(suspension: Suspend) -> list[ast.stmt]:
     failed = ast.Raise(ast.Attribute(load(hidden.REPLY), "error", ast.Load()), None)
     join = ast.Expr(call(hidden.JOIN_CONTEXTS, load(hidden.REPLY)))
     failing = ast.Try([failed], [ast.ExceptHandler(None, None, [join, ast.Raise()])], [], [])
-    statements: list[ast.stmt] = [ast.If(is_thrown, [failing], [])]
+    statements: list[ast.stmt] = [] if isinstance(suspension, Join) else [ast.If(is_thrown, [failing], [])]
     if suspension.targets:
         statements.append(ast.Assign(suspension.targets, load(hidden.REPLY)))
     return [at(suspension, statement) for statement in statements]
@@ -314,5 +326,8 @@ def _unbind(name: str) -> ast.stmt:
 
 def _bound_ones(names: list[str]) -> ast.expr:
     """`<bound>(locals(), ("x", ...))`: those of the variables that have a value."""
-    wanted = ast.Tuple([ast.Constant(name) for name in names], ast.Load())
-    return call(hidden.BOUND, call(hidden.LOCALS), wanted)
+    return call(hidden.BOUND, call(hidden.LOCALS), _texts(names))
+
+
+def _texts(names: list[str]) -> ast.expr:
+    return ast.Tuple([ast.Constant(name) for name in names], ast.Load())

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from types import FunctionType
 
 from hive_frontend.compiler.emission import Segment
+from hive_frontend.compiler.joins import Join
 from hive_frontend.compiler.names import Names, is_own_operation
 from hive_frontend.compiler.source import Source
 from hive_frontend.compiler.syntax import Nested, Suspend, own_nodes
@@ -77,21 +78,38 @@ def own_flow(
     def line(number: int) -> tuple[int, str]:
         return number, source.line(number).strip()
 
+    waits = tuple(_waits(suspensions, names, source))
+    ways = [_ways(segments, number, len(waits)) for number in range(len(waits) + 1)]
     return OwnFlow(
         name=function.__name__,
         text=_text(source.node),
         first=line(source.node.lineno),
         last=line(source.node.end_lineno or source.node.lineno),
-        waits=tuple(_waits(suspensions, names, source)),
-        leads_to=tuple(segment.leads_to for segment in segments),
-        returns=tuple(segment.can_return for segment in segments),
+        waits=waits,
+        leads_to=tuple(tuple(sorted(at for at in reached if at < len(waits))) for reached, _ in ways),
+        returns=tuple(returns for _, returns in ways),
         flow_of=flow_of,
     )
+
+
+def _ways(segments: Sequence[Segment], first: int, waits: int) -> tuple[set[int], bool]:
+    """The suspension points that a segment can reach, also by way of joins, and whether it can return."""
+    reached: set[int] = set()
+    returns = False
+    todo = [segments[first]]
+    while todo:
+        segment = todo.pop()
+        returns |= segment.can_return
+        todo += [segments[1 + at] for at in segment.leads_to if at >= waits and at not in reached]
+        reached.update(segment.leads_to)
+    return reached, returns
 
 
 def _waits(suspensions: Sequence[Suspend], names: Names, source: Source) -> Iterator[Wait]:
     taken: dict[int, int] = {}
     for suspension in suspensions:
+        if isinstance(suspension, Join):
+            return  # They come last.
         line = suspension.lineno
         taken[line] = taken.get(line, 0) + 1
         written = suspension.written
@@ -111,10 +129,10 @@ def _waits(suspensions: Sequence[Suspend], names: Names, source: Source) -> Iter
         )
 
 
-def _kind(written: ast.Await | ast.Yield, names: Names) -> NodeKind:
+def _kind(written: ast.AST, names: Names) -> NodeKind:
     if isinstance(written, ast.Yield):
         return "yield"
-    if isinstance(written.value, ast.Call):
+    if isinstance(written, ast.Await) and isinstance(written.value, ast.Call):
         function = written.value.func
         if (operation := _operation(function, names)) is not None:
             return _OPERATIONS.get(operation, "call")

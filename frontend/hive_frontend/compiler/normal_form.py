@@ -248,10 +248,17 @@ class _Normaliser(Expressions):
             protected = [at(node, ast.Try(node.body, node.handlers, node.orelse, []))]
         protected, jumps = record_jumps(protected, done)
         nothing = at(node, ast.Assign([store(done)], ast.Constant(None)))
-        failed = ast.Assign([store(done)], call(hidden.HANDLED))
-        handler = at(node, ast.ExceptHandler(None, None, [failed, ast.Raise()]))
-        body = self.block(protected)
-        new = at(node, ast.Try(body, [handler], [nothing], self.block(node.finalbody)))
+        failed = at(node, ast.Assign([store(done)], call(hidden.HANDLED)))
+        body, final = self.block(protected), self.block(node.finalbody)
+        if jumps:
+            # An inner `finally` may raise after a jump has been recorded.
+            handler = at(node, ast.ExceptHandler(None, None, [failed, ast.Raise()]))
+            new = at(node, ast.Try(body, [handler], [nothing], final))
+        else:
+            # One block less of the 20 that Python nests.
+            out.append(at(node, ast.Assign([store(done)], ast.Constant(False))))
+            is_open = ast.Compare(load(done), [ast.Is()], [ast.Constant(False)])
+            new = at(node, ast.Try([*body, nothing], [], [], [at(node, ast.If(is_open, [failed], [])), *final]))
         self.completions[new] = done
         out += [new, *dispatch(node, done, jumps)]
 

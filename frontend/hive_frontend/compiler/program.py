@@ -10,9 +10,10 @@ from types import CellType, FunctionType
 from typing import Any
 
 from hive_frontend.compiler.flow import OwnFlow, code_hash, flow_graph
+from hive_frontend.compiler.hidden import HELD
 from hive_frontend.compiler.handled import as_carried
 from hive_frontend.compiler.outcome import Invoke, Outcome, Point, Returned, Suspended, Thrown, Yield
-from hive_frontend.compiler.support import BoundBuiltin, is_bound_builtin
+from hive_frontend.compiler.support import ONWARD, BoundBuiltin, is_bound_builtin
 from hive_frontend.compiler.tracebacks import without_own_frames
 from hive_frontend.flow_graph import FlowGraph
 from hive_frontend.operation import begin_stretch
@@ -45,6 +46,8 @@ class Program:
     """What the variables mean that the compiler brought in."""
     shared: frozenset[str]
     """Variables and parameters annotated with `Shared[...]`: all branches have the same object."""
+    joined: bool
+    """Whether some of its states go on at once, see `joins`."""
     flow: OwnFlow
     """Its part of the flow graph, without its helpers."""
     listing: Callable[[], str]
@@ -58,7 +61,9 @@ class Program:
         """Run the function from its beginning to its first await or yield, or to its end."""
         begin_stretch()
         try:
-            outcome: Outcome = self._start(**arguments)
+            outcome = self._start(**arguments)
+            if self.joined:
+                outcome = self._through_joins(outcome)
         except self._not_raised as error:
             raise self._instead_of(error) from error
         return outcome
@@ -73,9 +78,16 @@ class Program:
             answer = as_carried(answer.error)
         begin_stretch()
         try:
-            outcome: Outcome = self._resume[point.index](answer, **variables)
+            outcome = self._resume[point.index](answer, **variables)
+            if self.joined:
+                outcome = self._through_joins(outcome)
         except self._not_raised as error:
             raise self._instead_of(error) from error
+        return outcome
+
+    def _through_joins(self, outcome: Outcome) -> Outcome:
+        while type(outcome) is Suspended and outcome.operation is ONWARD:
+            outcome = self._resume[outcome.point.index](None, **outcome.variables)
         return outcome
 
     @property
@@ -150,6 +162,8 @@ class Program:
 
 def describe(hidden: Mapping[str, str], variable: str) -> str:
     """A variable of a state in words, be it the user's or one that the compiler brought in."""
+    if variable == HELD:
+        return "what the agent holds and does not read again"
     return hidden.get(variable) or f"variable {variable!r}"
 
 

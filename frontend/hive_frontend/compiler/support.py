@@ -12,6 +12,7 @@ from typing import Any
 
 from hive_frontend.compiler import hidden
 from hive_frontend.compiler.context_managers import bound_enter, bound_exit
+from hive_frontend.compiler.held import hold
 from hive_frontend.compiler.handled import Handled, at_rest, handled, join_contexts, raise_again, restore
 from hive_frontend.compiler.outcome import Invoke, Point, Returned, Suspended, Yield
 from hive_frontend.errors import HiveError
@@ -29,6 +30,10 @@ class NotAnOperation(HiveError, TypeError):
 
 class Unbound:
     """Stands for a variable without a value on the way into a function."""
+
+
+ONWARD: Any = object()
+"""What a join waits for."""
 
 
 class BoundBuiltin:
@@ -133,7 +138,7 @@ def functions(points: Sequence[Point]) -> dict[str, Any]:
     """What the hidden names mean in the code of a program with these suspension points."""
 
     def suspend(index: int, operation: Any, variables: dict[str, Any]) -> Suspended:
-        if type(operation) is not Yield and type(operation) is not Invoke:
+        if operation is not ONWARD and type(operation) is not Yield and type(operation) is not Invoke:
             if not isinstance(operation, Operation):
                 operation = _as_operation(operation)
             if type(operation) is not Invoke:
@@ -143,12 +148,13 @@ def functions(points: Sequence[Point]) -> dict[str, Any]:
     return {hidden.SUSPEND: suspend, **_FUNCTIONS}
 
 
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+_FUNCTIONS: Mapping[str, Any] = {
     hidden.RETURN: Returned,
     hidden.YIELD: Yield,
     hidden.CALLEE: _callee,
     hidden.ITER: builtins.iter,
     hidden.BIND: _bind,
+    hidden.HOLD: hold,
     hidden.BOUND: _bound,
     hidden.LOCALS: builtins.locals,
     hidden.TYPE: builtins.type,
@@ -161,6 +167,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     hidden.EXIT: bound_exit,
     hidden.EXC_INFO: sys.exc_info,
     hidden.UNBOUND: Unbound,
+    hidden.ONWARD: ONWARD,
     hidden.THROWN: Handled,
     hidden.RETURNED: Returned,
 }

@@ -26,12 +26,10 @@ class Suspend(ast.stmt):
     value: ast.expr
     targets: list[ast.expr]
     point: int
-    written: ast.Await | ast.Yield
+    written: ast.AST
     """What the user wrote."""
 
-    def __init__(
-        self, value: ast.expr, targets: list[ast.expr], point: int, written: ast.Await | ast.Yield
-    ) -> None:
+    def __init__(self, value: ast.expr, targets: list[ast.expr], point: int, written: ast.AST) -> None:
         super().__init__()
         self.value = value
         self.targets = targets
