@@ -11,7 +11,7 @@ from hive_frontend.client.base import Sampling, schema_text
 from hive_frontend.dialogue import Dialogue, Message, as_messages
 from hive_frontend.fork import Memo, copy
 from hive_frontend.identity import check_label
-from hive_frontend.operation import NOT_NOW, NotNow, Operation, awaited, to_be_awaited
+from hive_frontend.operation import NOT_NOW, NotNow, Operation, to_be_awaited
 from hive_frontend.reply import Reply
 from hive_frontend.structured import parse_as, schema_of
 from hive_frontend.transition import Transition
@@ -354,8 +354,6 @@ def gather(*parts: Awaitable[Any], name: str | None = None) -> Operation[list[An
             "two calls of one gather go on with the same dialogue, which can take one answer only; "
             "give each call its own dialogue.copy()"
         )
-    for part in found:
-        awaited(part)
     return to_be_awaited(Gather(tuple(found), name))
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
-from hive_frontend.scope import perform_natively
+from hive_frontend.scope import Scope, current_scope, perform_natively
 
 if TYPE_CHECKING:
     from hive_frontend.call import ModelCall
@@ -33,7 +32,7 @@ class Operation(ABC, Generic[T_co]):
     the state, each time on a fork of its own (`__fork__`), so that what it is given belongs to the branch.
     """
 
-    __slots__ = ("_expected",)
+    __slots__ = ()
 
     name: str | None
     """Name of the state that waits for the operation; None to name it after its line."""
@@ -68,7 +67,6 @@ class Operation(ABC, Generic[T_co]):
     # A forgotten `await` would be silent: any object is true, differs from a text, and can be formatted.
 
     def _refuse(self, *_: object) -> NoReturn:
-        awaited(self)
         raise TypeError(f"{self!r} has no answer yet: write `await` before the call")
 
     __bool__ = __eq__ = __str__ = __format__ = __iter__ = __contains__ = _refuse
@@ -77,44 +75,25 @@ class Operation(ABC, Generic[T_co]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__.strip('_').lower()}(...), not awaited>"
 
-    def __del__(self) -> None:
-        expected = getattr(self, "_expected", None)
-        if expected is not None and expected[0] == _stretch:
-            _, code, position = expected
-            lines = (line for start, end, line in code.co_lines() if start <= position < end)
-            message = f"{self!r} never happens: write `await` before the call"
-            warnings.warn_explicit(message, RuntimeWarning, code.co_filename, next(lines, None) or 1)
-
     def __await__(self) -> Generator[Any, None, T_co]:
         """Perform the operation in a native run."""
-        awaited(self)
         result: T_co = yield from perform_natively(self).__await__()
         return result
 
 
-_expect = Operation.__dict__["_expected"].__set__
-"""Sets the slot of frozen operations, too."""
-_stretch = 0
-"""Number of the stretch of code that runs now."""
-
-
-def begin_stretch() -> None:
-    """Say that the stretch of an agent's code between two awaits begins.
-
-    What a state carries is forgotten by nobody, even if its branch is given up.
-    """
-    global _stretch
-    _stretch += 1
-
-
 def to_be_awaited(operation: _Op) -> _Op:
-    """`operation` as a function that makes it gives it to a program: it warns when it is dropped in the stretch
-    of code that called the function, before `awaited` is told of it."""
-    frame = sys._getframe(2)
-    _expect(operation, (_stretch, frame.f_code, frame.f_lasti))
+    """`operation` as a function that makes it gives it to agent code, which is warned if it drops it."""
+    scope = current_scope()
+    if type(scope) is Scope:
+        scope.made.append(operation)
     return operation
 
 
-def awaited(operation: Operation[Any]) -> None:
-    """Note that the program has awaited the operation."""
-    _expect(operation, None)
+def forgotten(made: list[Operation[Any]]) -> list[Operation[Any]]:
+    """Those of the operations that nobody but the list refers to; the list is empty afterwards."""
+    found = []
+    while made:
+        operation = made.pop()
+        if sys.getrefcount(operation) == 2:
+            found.append(operation)
+    return found

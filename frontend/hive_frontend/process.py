@@ -6,6 +6,7 @@ of several suspended functions, the innermost last.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import CellType, FunctionType
@@ -14,7 +15,8 @@ from typing import Any, NamedTuple, cast
 from hive_frontend import fork
 from hive_frontend.compiler import Invoke, Point, Program, Returned, Suspended, Thrown, Yield, program_of
 from hive_frontend.errors import ForkError, HiveError
-from hive_frontend.operation import Operation, awaited
+from hive_frontend.scope import Scope, current_scope
+from hive_frontend.operation import Operation, forgotten
 
 
 class Frame(NamedTuple):
@@ -71,7 +73,10 @@ def _run(
     Calls of helpers, returns from them and exceptions out of them are followed at once; `stack` holds the
     callers.
     """
+    scope = current_scope()
+    made = scope.made if type(scope) is Scope else []
     while True:
+        made.clear()
         try:
             outcome = program.start(variables) if point is None else program.resume(point, variables, answer)
         except BaseException as error:
@@ -79,10 +84,12 @@ def _run(
                 raise
             (program, point, variables), answer = stack.pop(), Thrown(error)
             continue
+        if len(made) > 1 or (made and made[0] is not getattr(outcome, "operation", None)):
+            for operation in forgotten(made):
+                _warn(program, point, f"{operation!r} never happens: write `await` before the call")
         if type(outcome) is Returned:
             if not stack:
                 if isinstance(outcome.value, Operation):
-                    awaited(outcome.value)
                     raise TypeError(f"the agent returned {outcome.value!r}: write `return await ...`")
                 return Ended(outcome.value)
             (program, point, variables), answer = stack.pop(), outcome.value
@@ -100,6 +107,17 @@ def _run(
             point, variables = None, operation.arguments
 
 
+def _warn(program: Program, point: Point | None, message: str) -> None:
+    """A warning about the code from `point`, or from the beginning, to the next await."""
+    code = program.function.__code__
+    warnings.warn_explicit(
+        f"agent code {program.name!r}: {message}",
+        RuntimeWarning,
+        code.co_filename,
+        code.co_firstlineno if point is None else point.line,
+    )
+
+
 def _helper(call: Invoke) -> Program:
     program = program_of(call.function)
     if program.is_generator:
@@ -114,13 +132,13 @@ def fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
     """A copy of a suspended branch for one branch of several, under one memo: what was the same object in
     two places is so in the copy. `ForkError` names what cannot be copied."""
     frames = []
-    own: set[FunctionType] = set()
-    for number, (program, _, variables) in enumerate(waiting.frames):
-        function = program.function
+    own: list[FunctionType] = []
+    first = waiting.frames[0].program
+    for program, _, variables in waiting.frames:
         # A helper that the agent itself defined belongs to the branch, with what it refers to.
-        if number and not program.is_definition and memo.get(id(function)) is not function:
-            own.add(function)
-        if outer := program.outer_objects(closure=function not in own):
+        if program is not first and not program.is_definition and memo.get(id(program.function)) is not program.function:
+            own.append(program.function)
+        if outer := program.outer_objects(closure=program.function not in own):
             memo.update(outer)
         for name in program.shared:
             if name in variables:

@@ -22,9 +22,11 @@ T = TypeVar("T")
 class Scope:
     """The stretch of a compiled agent's code between two awaits; collects what it says about its state."""
 
-    __slots__ = ("score", "session")
+    __slots__ = ("made", "score", "session")
 
     def __init__(self, session: Session) -> None:
+        self.made: list[Operation[Any]] = []
+        """Operations that the code has made."""
         self.score: float | None = None
         self.session = session
 

@@ -18,6 +18,7 @@ from hive_frontend.compiler.liveness import analyse
 from hive_frontend.compiler.names import Names
 from hive_frontend.compiler.normal_form import NormalForm, normalise
 from hive_frontend.compiler.outcome import Point
+from hive_frontend.compiler.plain import plain_variables
 from hive_frontend.compiler.preparation import prepare, without_annotations
 from hive_frontend.compiler.program import Program
 from hive_frontend.compiler.shared import shared_names
@@ -137,7 +138,8 @@ def _cut(function: FunctionType, source: Source, names: Names) -> tuple[NormalFo
     add_joins(form.body, form.suspensions)
     parameters = parameters_of(function)
     liveness = analyse(form, {*names.locals, *form.hidden}, parameters, cells)
-    emitter = Emitter(form, liveness, source.node, cells, names.locals)
+    held = names.locals - plain_variables(source.node, form.body, names)
+    emitter = Emitter(form, liveness, source.node, cells, held)
     resumed = [emitter.resume(index) for index in range(len(form.suspensions))]
     return form, [emitter.start(parameters), *resumed]
 

@@ -78,13 +78,14 @@ class Emitter:
         liveness: Liveness,
         origin: ast.AsyncFunctionDef,
         cells: Set[str],
-        variables: Set[str],
+        held: Set[str],
     ) -> None:
         self._form = form
         self._liveness = liveness
         self._origin = origin
         self._cells = cells
-        self._variables = variables
+        self._held = held
+        """Variables whose values are kept when they are not live any more."""
         self._inner = {statement: _points_in(statement) for statement in _statements(form.body)}
         self._exceptions = {*form.caught.values(), *form.completions.values()}
         self._leads_to: set[int] = set()
@@ -272,7 +273,7 @@ class Emitter:
         if perhaps:
             keys.append(None)
             values.append(_bound_ones(perhaps))
-        if done_with := sorted(self._variables - live):
+        if done_with := sorted(self._held - live):
             keys.append(None)
             values.append(call(hidden.HOLD, load(hidden.HELD), call(hidden.LOCALS), _texts(done_with)))
         suspended: ast.expr = call(

@@ -16,7 +16,6 @@ from hive_frontend.compiler.outcome import Invoke, Outcome, Point, Returned, Sus
 from hive_frontend.compiler.support import ONWARD, BoundBuiltin, is_bound_builtin
 from hive_frontend.compiler.tracebacks import without_own_frames
 from hive_frontend.flow_graph import FlowGraph
-from hive_frontend.operation import begin_stretch
 from hive_frontend.fork import ATOMS, copy, is_definition
 
 __all__ = [
@@ -59,7 +58,6 @@ class Program:
 
     def start(self, arguments: Mapping[str, Any]) -> Outcome:
         """Run the function from its beginning to its first await or yield, or to its end."""
-        begin_stretch()
         try:
             outcome = self._start(**arguments)
             if self.joined:
@@ -76,7 +74,6 @@ class Program:
         if type(answer) is Thrown:
             without_own_frames(answer.error)
             answer = as_carried(answer.error)
-        begin_stretch()
         try:
             outcome = self._resume[point.index](answer, **variables)
             if self.joined:
@@ -143,7 +140,12 @@ class Program:
         function = self.function
         outer = function.__globals__
         # Looked up anew every time: a helper may have given the name another value.
-        objects = [found for name in self._outer_names if _may_be_copied(found := outer.get(name))]
+        objects = [
+            found
+            for name in self._outer_names
+            if (kind := type(found := outer.get(name))) not in ATOMS
+            and (kind is not FunctionType or found.__closure__ or found.__defaults__)
+        ]
         if closure and function.__closure__:
             objects += function.__closure__
             objects += [cell.cell_contents for cell in function.__closure__ if _is_set(cell)]
@@ -165,13 +167,6 @@ def describe(hidden: Mapping[str, str], variable: str) -> str:
     if variable == HELD:
         return "what the agent holds and does not read again"
     return hidden.get(variable) or f"variable {variable!r}"
-
-
-def _may_be_copied(value: Any) -> bool:
-    kind = type(value)
-    if kind is FunctionType:
-        return value.__closure__ is not None or value.__defaults__ is not None
-    return kind not in ATOMS
 
 
 def _is_set(cell: CellType) -> bool:

@@ -16,7 +16,7 @@ from hive_frontend.compiler.held import hold
 from hive_frontend.compiler.handled import Handled, at_rest, handled, join_contexts, raise_again, restore
 from hive_frontend.compiler.outcome import Invoke, Point, Returned, Suspended, Yield
 from hive_frontend.errors import HiveError
-from hive_frontend.operation import Operation, awaited
+from hive_frontend.operation import Operation
 
 WHAT_WORKS = (
     "await gen, gather, tool(fn, ...), a child's next or resume, an agent, or an `async def` helper; "
@@ -138,11 +138,8 @@ def functions(points: Sequence[Point]) -> dict[str, Any]:
     """What the hidden names mean in the code of a program with these suspension points."""
 
     def suspend(index: int, operation: Any, variables: dict[str, Any]) -> Suspended:
-        if operation is not ONWARD and type(operation) is not Yield and type(operation) is not Invoke:
-            if not isinstance(operation, Operation):
-                operation = _as_operation(operation)
-            if type(operation) is not Invoke:
-                awaited(operation)
+        if operation is not ONWARD and not isinstance(operation, (Invoke, Yield, Operation)):
+            operation = _as_operation(operation)
         return Suspended(points[index], operation, variables)
 
     return {hidden.SUSPEND: suspend, **_FUNCTIONS}
