@@ -6,7 +6,7 @@ import copy
 import functools
 import inspect
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -74,7 +74,8 @@ class Agent(Generic[P, R]):
         self._timeout_s = timeout
         self._budget = budget
         self._instance: tuple[Any, ...] = ()
-        self._signature = inspect.signature(function)
+        # Of the function itself: what a decorator made of another one passes that its arguments.
+        self._signature = inspect.signature(function, follow_wrapped=False)
         self.program: Program = compile_agent(function, self.name)
         self.supervisor.check(self.program.graph)
         functools.update_wrapper(self, function)
@@ -131,6 +132,16 @@ class Agent(Generic[P, R]):
             raise TypeError(f"agent {self.name}{self._signature}: {error}") from None
         bound.apply_defaults()
         return bound.arguments
+
+    def refuse_taken(self, positional: int, words: Iterable[str]) -> None:
+        """`TypeError` if a word that `run` was given for itself could be meant for a parameter of the agent."""
+        names = [*self._signature.parameters][len(self._instance) + positional :]
+        for word in words:
+            if word in names:
+                raise TypeError(
+                    f"{word}= is a word of run, and of agent {self.name}{self._signature}: hand the agent's "
+                    "over by position, or rename its parameter"
+                )
 
     @property
     def has_model(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Mapping, Sequence
+from types import CoroutineType
 from typing import Any, TypeVar, cast, overload
 
 from hive_frontend.client.base import Sampling, schema_text
@@ -259,17 +260,16 @@ def gen(
     elif json_schema is not None:
         json_schema = schema_text(json_schema)
     sampling = sampling_of(max_tokens, temperature, top_p, top_k, stop, regex, json_schema, choices)
-    return to_be_awaited(
-        Gen(
-            () if raw else as_messages(prompt),
-            str(prompt) if raw else None,
-            sampling,
-            name,
-            None if agent is None else check_label("agent", agent),
-            checked_sample(sample),
-            prompt if isinstance(prompt, Dialogue) else None,
-            schema,
-        )
+    # Not `to_be_awaited`, which is a price at every step of a search: the compiler knows `gen` where it sees it.
+    return Gen(
+        () if raw else as_messages(prompt),
+        str(prompt) if raw else None,
+        sampling,
+        name,
+        None if agent is None else check_label("agent", agent),
+        checked_sample(sample),
+        prompt if isinstance(prompt, Dialogue) else None,
+        schema,
     )
 
 
@@ -315,6 +315,9 @@ def _sampling(
     choices: tuple[str, ...],
 ) -> Sampling:
     """The same settings are one object: programs make the same few calls over and over."""
+    for name, number in (("temperature", temperature), ("top_p", top_p), ("top_k", top_k)):
+        if number is not None and not isinstance(number, (int, float)):
+            raise TypeError(f"{name} must be a number, such as {name}=1, not {number!r}")
     return Sampling(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -336,6 +339,16 @@ def gather(*parts: Awaitable[Any], name: str | None = None) -> Operation[list[An
     """
     operations = [as_operation(part) for part in parts]
     for position, (part, operation) in enumerate(zip(parts, operations, strict=True)):
+        if isinstance(part, CoroutineType):
+            helper = part.__name__
+            for each in parts:
+                if isinstance(each, CoroutineType):
+                    each.close()
+            raise TypeError(
+                f"argument {position} of gather is a coroutine of {helper}, whose awaits would be states of "
+                f"several branches at once: write tool({helper}, ...), which runs it as one step, make it an "
+                "@agent, or await it alone"
+            )
         if operation is None:
             raise TypeError(
                 f"gather takes calls of gen, tool and the like, but argument {position} is a "

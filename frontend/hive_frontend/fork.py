@@ -115,7 +115,7 @@ def _rebuild(value: Any, memo: Memo) -> Any:
     # The parts may be temporary objects, whose ids must not be taken by others while the memo knows them.
     memo.setdefault(id(memo), []).append(reduced)
     make, arguments, state, items, pairs, *rest = (*reduced, None, None, None, None)[:6]
-    made = make(*(copy(argument, memo) for argument in arguments))
+    made = make(*[copy(argument, memo) for argument in arguments])
     memo[id(value)] = made
     if state is not None:
         state = copy(state, memo)
@@ -241,6 +241,8 @@ def _closure(
         if any(cell is each for each in new):
             try:
                 _fill(memo[id(cell)], cell, memo)
+            except RecursionError:
+                raise
             except Exception as error:
                 raise Uncopyable(f"variable {name!r} of {value.__qualname__}: {error}") from error
     made.__dict__.update(copy(value.__dict__, memo))

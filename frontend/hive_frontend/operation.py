@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
-from hive_frontend.scope import Scope, current_scope, perform_natively
+from hive_frontend.scope import Scope, here, perform_natively
 
 if TYPE_CHECKING:
     from hive_frontend.call import ModelCall
@@ -83,15 +83,20 @@ class Operation(ABC, Generic[T_co]):
 
 def to_be_awaited(operation: _Op) -> _Op:
     """`operation` as a function that makes it gives it to agent code, which is warned if it drops it."""
-    scope = current_scope()
+    scope = here()
     if type(scope) is Scope:
-        scope.made.append(operation)
+        if scope.made is not None:
+            scope.earlier.append(scope.made)
+        scope.made = operation
     return operation
 
 
-def forgotten(made: list[Operation[Any]]) -> list[Operation[Any]]:
-    """Those of the operations that nobody but the list refers to; the list is empty afterwards."""
-    found = []
+def forgotten(scope: Scope) -> list[Operation[Any]]:
+    """Operations that code has made, and that nobody refers to any more."""
+    made, found = scope.earlier, []
+    if scope.made is not None:
+        made.append(scope.made)
+        scope.made = None
     while made:
         operation = made.pop()
         if sys.getrefcount(operation) == 2:

@@ -6,6 +6,7 @@ of several suspended functions, the innermost last.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +16,12 @@ from typing import Any, NamedTuple, cast
 from hive_frontend import fork
 from hive_frontend.compiler import Invoke, Point, Program, Returned, Suspended, Thrown, Yield, program_of
 from hive_frontend.errors import ForkError, HiveError
-from hive_frontend.scope import Scope, current_scope
+from hive_frontend.scope import Scope, here
 from hive_frontend.operation import Operation, forgotten
+
+
+_DEEP = 1_000_000
+"""Nested calls in which data is copied that is too deep for the usual limit."""
 
 
 class Frame(NamedTuple):
@@ -73,22 +78,20 @@ def _run(
     Calls of helpers, returns from them and exceptions out of them are followed at once; `stack` holds the
     callers.
     """
-    scope = current_scope()
-    made = scope.made if type(scope) is Scope else []
     while True:
-        made.clear()
         try:
             outcome = program.start(variables) if point is None else program.resume(point, variables, answer)
         except BaseException as error:
             if not stack:
+                if type(scope := here()) is Scope:
+                    scope.made = None
+                    scope.earlier.clear()
                 raise
             (program, point, variables), answer = stack.pop(), Thrown(error)
             continue
-        if len(made) > 1 or (made and made[0] is not getattr(outcome, "operation", None)):
-            for operation in forgotten(made):
-                _warn(program, point, f"{operation!r} never happens: write `await` before the call")
         if type(outcome) is Returned:
             if not stack:
+                _warn_of_forgotten(program, point, None)
                 if isinstance(outcome.value, Operation):
                     raise TypeError(f"the agent returned {outcome.value!r}: write `return await ...`")
                 return Ended(outcome.value)
@@ -98,6 +101,7 @@ def _run(
         operation = outcome.operation
         stack.append(Frame(program, outcome.point, outcome.variables))
         if type(operation) is not Invoke:
+            _warn_of_forgotten(program, point, operation)
             return Waiting(tuple(stack), cast("Operation[Any] | Yield", operation))
         try:
             program = _helper(operation)
@@ -107,15 +111,19 @@ def _run(
             point, variables = None, operation.arguments
 
 
-def _warn(program: Program, point: Point | None, message: str) -> None:
-    """A warning about the code from `point`, or from the beginning, to the next await."""
+def _warn_of_forgotten(program: Program, point: Point | None, awaited: object) -> None:
+    """Warn of calls that the code from `point` on, or from the beginning, has made and dropped."""
+    scope = here()
+    if type(scope) is not Scope:
+        return
+    if scope.made is awaited and not scope.earlier:
+        scope.made = None
+        return
     code = program.function.__code__
-    warnings.warn_explicit(
-        f"agent code {program.name!r}: {message}",
-        RuntimeWarning,
-        code.co_filename,
-        code.co_firstlineno if point is None else point.line,
-    )
+    line = code.co_firstlineno if point is None else point.line
+    for operation in forgotten(scope):
+        message = f"{program.name}: {operation!r} never happens: write `await` before the call"
+        warnings.warn_explicit(message, RuntimeWarning, code.co_filename, line)
 
 
 def _helper(call: Invoke) -> Program:
@@ -131,27 +139,53 @@ def _helper(call: Invoke) -> Program:
 def fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
     """A copy of a suspended branch for one branch of several, under one memo: what was the same object in
     two places is so in the copy. `ForkError` names what cannot be copied."""
+    outermost = not memo
+    try:
+        return _fork_branch(waiting, memo)
+    except RecursionError:
+        if not outermost:
+            raise
+    # Data as deep as a long linked list. Copying it takes no stack of the processor's.
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEEP))
+    try:
+        memo.clear()
+        return _fork_branch(waiting, memo)
+    except RecursionError as error:
+        raise ForkError(_complaint(waiting.frames[-1], "what it carries", error)) from error
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
     frames = []
     own: list[FunctionType] = []
-    first = waiting.frames[0].program
-    for program, _, variables in waiting.frames:
+    for number, (program, _, variables) in enumerate(waiting.frames):
         # A helper that the agent itself defined belongs to the branch, with what it refers to.
-        if program is not first and not program.is_definition and memo.get(id(program.function)) is not program.function:
+        is_own = (
+            number > 0
+            and not program.is_definition
+            and memo.get(id(program.function)) is not program.function
+        )
+        if is_own:
             own.append(program.function)
-        if outer := program.outer_objects(closure=program.function not in own):
+        if outer := program.outer_objects(closure=not is_own):
             memo.update(outer)
         for name in program.shared:
             if name in variables:
-                memo[id(_contents(variables[name]))] = _contents(variables[name])
+                shared = _contents(variables[name])
+                memo[id(shared)] = shared
     for program, point, variables in waiting.frames:
         copied = {}
         name = ""
         try:
             for name, value in variables.items():
                 copied[name] = value if type(value) in fork.ATOMS else fork.copy(value, memo)
+        except RecursionError:
+            raise
         except Exception as error:
             raise ForkError(_explain(program, point, name, _contents(variables[name]), error)) from error
-        if program.function in own:
+        if own and program.function in own:
             program = fork.copy(program, memo)
         frames.append(Frame(program, point, copied))
     # It is in the memo if a variable refers to it.
@@ -160,6 +194,8 @@ def fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
         if operation is None:
             kept = waiting.operation
             operation = fork.copy(kept, memo) if isinstance(kept, Yield) else kept.__fork__(memo)
+    except RecursionError:
+        raise
     except Exception as error:
         what = f"what is awaited there, of type {type(waiting.operation).__name__}"
         raise ForkError(_complaint(waiting.frames[-1], what, error)) from error

@@ -21,8 +21,15 @@ _RESERVED = frozenset({START, RETURN, FAIL})
 _FIRST = "await first, into a variable"
 _UNSUPPORTED: dict[type[ast.AST], tuple[str, str]] = {
     ast.TryStar: ("an await inside try with except*", "use a plain except, and look into the group there"),
-    ast.AsyncFor: ("async for", "collect the items before, or use a plain for over a list"),
-    ast.AsyncWith: ("async with", "open the resource outside the agent; it cannot be forked"),
+    ast.AsyncFor: (
+        "async for",
+        "collect the items in an `async def` of its own, and loop over `await tool(that_function)`",
+    ),
+    ast.AsyncWith: (
+        "async with",
+        "do what needs the resource in an `async def` of its own, and `await tool(that_function)`, or open it "
+        "outside the agent; it cannot be forked",
+    ),
 }
 _BLOCKS = frozenset({"body", "orelse", "finalbody", "handlers", "cases"})
 _NEEDS_FRAME = {
@@ -42,6 +49,11 @@ class _Checker:
     def __init__(self, source: Source, names: Names) -> None:
         self._source = source
         self._names = names
+        self._read = {
+            node.id
+            for node in ast.walk(source.node)
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store)
+        }
         self.problems: list[Problem] = []
 
     def _complain(self, node: ast.AST, what: str, fix: str) -> None:
@@ -116,6 +128,8 @@ class _Checker:
                 self._no_call(left, *others)
             case ast.BinOp(left=left, right=right):
                 self._no_call(left, right)
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name not in self._read:
+                self._no_call(value)
             case ast.BoolOp(values=[*tested, _]):
                 self._no_call(*tested)
 

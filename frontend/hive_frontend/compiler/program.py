@@ -33,6 +33,9 @@ __all__ = [
 ]
 
 
+_SHARED = ATOMS | {FunctionType}
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """A compiled `async def`. Immutable and shared by all runs; everything that changes is in the states."""
@@ -140,16 +143,18 @@ class Program:
         function = self.function
         outer = function.__globals__
         # Looked up anew every time: a helper may have given the name another value.
-        objects = [
-            found
-            for name in self._outer_names
-            if (kind := type(found := outer.get(name))) not in ATOMS
-            and (kind is not FunctionType or found.__closure__ or found.__defaults__)
-        ]
+        objects = [found for name in self._outer_names if type(found := outer.get(name)) not in _SHARED]
+        objects += self._outer_functions
         if closure and function.__closure__:
             objects += function.__closure__
             objects += [cell.cell_contents for cell in function.__closure__ if _is_set(cell)]
         return {id(found): found for found in objects} if objects else {}
+
+    @cached_property
+    def _outer_functions(self) -> list[FunctionType]:
+        """Functions that the global names refer to and that a fork would copy. Names of functions stay theirs."""
+        found = map(self.function.__globals__.get, self._outer_names)
+        return [each for each in found if isinstance(each, FunctionType) and not is_definition(each)]
 
     @cached_property
     def _outer_names(self) -> tuple[str, ...]:

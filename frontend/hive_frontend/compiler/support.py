@@ -20,7 +20,7 @@ from hive_frontend.operation import Operation
 
 WHAT_WORKS = (
     "await gen, gather, tool(fn, ...), a child's next or resume, an agent, or an `async def` helper; "
-    "wrap other awaitables in tool(...)"
+    "wrap other awaitables in tool(...), which also takes an `async def`: await tool(fetch, url)"
 )
 
 
