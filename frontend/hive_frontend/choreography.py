@@ -145,9 +145,7 @@ def prefill(
             `--hive-kv-segments`, or a `TextMessages` around any model.
         ModelError: when the server refuses, as it does when a parent was deleted or ended with its session.
     """
-    return to_be_awaited(
-        Prefill("prefill", text, parents, offsets, new_offset, Sampling(), name, agent)
-    )
+    return to_be_awaited(Prefill("prefill", text, parents, offsets, new_offset, Sampling(), name, agent))
 
 
 def decode(

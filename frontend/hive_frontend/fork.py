@@ -1,9 +1,10 @@
 """Forking: giving each branch of a search its own copy of an agent's data.
 
-Like `copy.deepcopy`, with four differences: classes say with `__fork__` what a fork of theirs is, functions that
-were made by code that ran are copied with the variables that they refer to, exceptions and modules are shared,
-and what cannot be copied soundly (a bound method of a list, say) is refused. The copier is Hive's own because `copy.deepcopy` has no way to tell it the first, and for speed: a fork happens
-at every firing of a state.
+Like `copy.deepcopy`, with four differences: classes say with `__fork__` what a fork of theirs is, functions
+that were made by code that ran are copied with the variables that they refer to, exceptions and modules are
+shared, and what cannot be copied soundly (a bound method of a list, say) is refused. The copier is Hive's own
+because `copy.deepcopy` has no way to tell it the first, and for speed: a fork happens at every firing of a
+state.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 
 from hive_frontend.scope import Scope, here, perform_natively
 
@@ -94,9 +94,8 @@ def to_be_awaited(operation: _Op) -> _Op:
 def forgotten(scope: Scope) -> list[Operation[Any]]:
     """Operations that code has made, and that nobody refers to any more."""
     made, found = scope.earlier, []
-    if scope.made is not None:
-        made.append(scope.made)
-        scope.made = None
+    made.append(cast("Operation[Any]", scope.made))
+    scope.made = None
     while made:
         operation = made.pop()
         if sys.getrefcount(operation) == 2:

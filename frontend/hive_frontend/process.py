@@ -10,15 +10,14 @@ import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import CellType, FunctionType
+from types import CellType
 from typing import Any, NamedTuple, cast
 
 from hive_frontend import fork
 from hive_frontend.compiler import Invoke, Point, Program, Returned, Suspended, Thrown, Yield, program_of
 from hive_frontend.errors import ForkError, HiveError
-from hive_frontend.scope import Scope, here
 from hive_frontend.operation import Operation, forgotten
-
+from hive_frontend.scope import Scope, here
 
 _DEEP = 1_000_000
 """Nested calls in which data is copied that is too deep for the usual limit."""
@@ -114,7 +113,7 @@ def _run(
 def _warn_of_forgotten(program: Program, point: Point | None, awaited: object) -> None:
     """Warn of calls that the code from `point` on, or from the beginning, has made and dropped."""
     scope = here()
-    if type(scope) is not Scope:
+    if type(scope) is not Scope or scope.made is None:
         return
     if scope.made is awaited and not scope.earlier:
         scope.made = None
@@ -159,17 +158,9 @@ def fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
 
 def _fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
     frames = []
-    own: list[FunctionType] = []
-    for number, (program, _, variables) in enumerate(waiting.frames):
-        # A helper that the agent itself defined belongs to the branch, with what it refers to.
-        is_own = (
-            number > 0
-            and not program.is_definition
-            and memo.get(id(program.function)) is not program.function
-        )
-        if is_own:
-            own.append(program.function)
-        if outer := program.outer_objects(closure=not is_own):
+    own = _own_helpers(waiting, memo) if len(waiting.frames) > 1 else ()
+    for program, _, variables in waiting.frames:
+        if outer := program.outer_objects(closure=program not in own):
             memo.update(outer)
         for name in program.shared:
             if name in variables:
@@ -185,7 +176,7 @@ def _fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
             raise
         except Exception as error:
             raise ForkError(_explain(program, point, name, _contents(variables[name]), error)) from error
-        if own and program.function in own:
+        if program in own:
             program = fork.copy(program, memo)
         frames.append(Frame(program, point, copied))
     # It is in the memo if a variable refers to it.
@@ -200,6 +191,20 @@ def _fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
         what = f"what is awaited there, of type {type(waiting.operation).__name__}"
         raise ForkError(_complaint(waiting.frames[-1], what, error)) from error
     return Waiting(tuple(frames), operation)
+
+
+def _own_helpers(waiting: Waiting, memo: fork.Memo) -> list[Program]:
+    """Those of the running helpers that the agent itself defined: they belong to the branch, with the variables
+    that they refer to."""
+    own: list[Program] = []
+    outer = dict(memo)
+    for number, (program, _, _) in enumerate(waiting.frames):
+        function = program.function
+        if number and not program.is_definition and outer.get(id(function)) is not function:
+            own.append(program)
+        else:
+            outer |= program.outer_objects()
+    return own
 
 
 def _contents(value: Any) -> Any:

@@ -42,7 +42,11 @@ def captured_turns(body: Iterable[ast.stmt], names: Names) -> Iterator[tuple[ast
     Each run of a comprehension has variables of its own; those of the loop that such a one becomes do not.
     """
     for closure in _lasting(body, names):
-        turns = {name.removeprefix(_TURN).rpartition("_")[0] for name in _mentioned(closure) if name.startswith(_TURN)}
+        turns = {
+            name.removeprefix(_TURN).rpartition("_")[0]
+            for name in _mentioned(closure)
+            if name.startswith(_TURN)
+        }
         if turns:
             yield closure, sorted(turns)
 

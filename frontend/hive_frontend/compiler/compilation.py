@@ -95,7 +95,9 @@ def _compile(function: FunctionType, source: Source, names: Names) -> Program:
         codes = compile_segments(function, source.filename, segments, hidden)
     except SyntaxError as error:
         # The emitted code is deeper than the source by a block for some `with` and `finally`.
-        where = next((n for n in ast.walk(source.node) if getattr(n, "lineno", 0) == error.lineno), source.node)
+        where = next(
+            (n for n in ast.walk(source.node) if getattr(n, "lineno", 0) == error.lineno), source.node
+        )
         fix = "move the inner ones into an `async def` helper, and await that"
         raise CompileError(function.__name__, [source.problem(where, str(error.msg), fix)]) from error
     make = functools.partial(build, codes, segments, hidden)
@@ -137,7 +139,9 @@ def _cut(function: FunctionType, source: Source, names: Names) -> tuple[NormalFo
         raise CompileError(function.__name__, problems)
     add_joins(form.body, form.suspensions)
     parameters = parameters_of(function)
-    liveness = analyse(form, {*names.locals, *form.hidden}, parameters, cells)
+    # What nested functions use stays shared between branches, too.
+    always = cells & shared_names(source.node, names)
+    liveness = analyse(form, {*names.locals, *form.hidden}, parameters, cells, always)
     held = names.locals - plain_variables(source.node, form.body, names)
     emitter = Emitter(form, liveness, source.node, cells, held)
     resumed = [emitter.resume(index) for index in range(len(form.suspensions))]
@@ -147,7 +151,8 @@ def _cut(function: FunctionType, source: Source, names: Names) -> tuple[NormalFo
 def _listing(source: Source, points: tuple[Point, ...], segments: list[Segment]) -> str:
     headers = ["from the start"]
     headers += [
-        f"after the answer to {point.name!r}, line {point.line}" if point.line else "onward" for point in points
+        f"after the answer to {point.name!r}, line {point.line}" if point.line else "onward"
+        for point in points
     ]
     parts = [f"# {header}\n{ast.unparse(s.function)}\n" for header, s in zip(headers, segments, strict=True)]
     return f"# {source.filename}\n\n" + "\n\n".join(parts)

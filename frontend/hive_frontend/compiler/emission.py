@@ -283,7 +283,6 @@ class Emitter:
             suspended = ast.NamedExpr(store(hidden.LEFT), suspended)
         return at(node, ast.Return(suspended))
 
-
     def _carried(self, name: str) -> ast.expr:
         return load(hidden.CELL + name if name in self._cells else name)
 

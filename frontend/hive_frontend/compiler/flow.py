@@ -12,7 +12,7 @@ from hive_frontend.compiler.emission import Segment
 from hive_frontend.compiler.joins import Join
 from hive_frontend.compiler.names import Names, is_own_operation
 from hive_frontend.compiler.source import Source
-from hive_frontend.compiler.syntax import Nested, Suspend, own_nodes
+from hive_frontend.compiler.syntax import Nested, Suspend
 from hive_frontend.flow_graph import RETURN, START, FlowEdge, FlowGraph, FlowNode, NodeKind
 
 _OPERATIONS: dict[str, NodeKind] = {

@@ -30,11 +30,16 @@ class Liveness:
 
 
 def analyse(
-    form: NormalForm, variables: Iterable[str], parameters: Iterable[str], cells: Live = _NOTHING
+    form: NormalForm,
+    variables: Iterable[str],
+    parameters: Iterable[str],
+    cells: Live = _NOTHING,
+    always: Live = _NOTHING,
 ) -> Liveness:
     """Liveness of a function in normal form.
 
-    Of variables that live in `cells` the cell itself counts: whatever mentions the variable needs it.
+    Of variables that live in `cells` the cell itself counts: whatever mentions the variable needs it. Those
+    among `always` are carried in any case.
 
     A variable that is live where the function begins is read on some path before any assignment. One that is
     not has been assigned on every path to wherever it is live, so long as nothing deletes it; hence
@@ -43,7 +48,7 @@ def analyse(
     analysis = _Analysis(form, frozenset(variables), cells)
     at_start = analysis.block(form.body, _Ways())
     return Liveness(
-        after=tuple(analysis.after),
+        after=tuple(live | always for live in analysis.after),
         maybe_unbound=((at_start - frozenset(parameters)) | _deleted(form.body)) - cells,
     )
 

@@ -258,7 +258,9 @@ class _Normaliser(Expressions):
             # One block less of the 20 that Python nests.
             out.append(at(node, ast.Assign([store(done)], ast.Constant(False))))
             is_open = ast.Compare(load(done), [ast.Is()], [ast.Constant(False)])
-            new = at(node, ast.Try([*body, nothing], [], [], [at(node, ast.If(is_open, [failed], [])), *final]))
+            new = at(
+                node, ast.Try([*body, nothing], [], [], [at(node, ast.If(is_open, [failed], [])), *final])
+            )
         self.completions[new] = done
         out += [new, *dispatch(node, done, jumps)]
 

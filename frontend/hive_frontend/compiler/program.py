@@ -10,8 +10,8 @@ from types import CellType, FunctionType
 from typing import Any
 
 from hive_frontend.compiler.flow import OwnFlow, code_hash, flow_graph
-from hive_frontend.compiler.hidden import HELD
 from hive_frontend.compiler.handled import as_carried
+from hive_frontend.compiler.hidden import HELD
 from hive_frontend.compiler.outcome import Invoke, Outcome, Point, Returned, Suspended, Thrown, Yield
 from hive_frontend.compiler.support import ONWARD, BoundBuiltin, is_bound_builtin
 from hive_frontend.compiler.tracebacks import without_own_frames

@@ -6,14 +6,14 @@ import builtins
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import BuiltinFunctionType, CoroutineType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 from hive_frontend.compiler import hidden
 from hive_frontend.compiler.context_managers import bound_enter, bound_exit
-from hive_frontend.compiler.held import hold
 from hive_frontend.compiler.handled import Handled, at_rest, handled, join_contexts, raise_again, restore
+from hive_frontend.compiler.held import hold
 from hive_frontend.compiler.outcome import Invoke, Point, Returned, Suspended, Yield
 from hive_frontend.errors import HiveError
 from hive_frontend.operation import Operation
