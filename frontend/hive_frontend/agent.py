@@ -6,7 +6,7 @@ import copy
 import functools
 import inspect
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -17,7 +17,7 @@ from hive_frontend.client.http import HttpClient
 from hive_frontend.compiler import Program, compile_agent
 from hive_frontend.flow_graph import FlowGraph
 from hive_frontend.identity import check_label
-from hive_frontend.operation import Operation
+from hive_frontend.operation import Operation, to_be_awaited
 from hive_frontend.scope import NativeScope, Scope, current_scope, entered
 from hive_frontend.supervisors.base import Supervisor
 from hive_frontend.supervisors.once import Once
@@ -74,7 +74,8 @@ class Agent(Generic[P, R]):
         self._timeout_s = timeout
         self._budget = budget
         self._instance: tuple[Any, ...] = ()
-        self._signature = inspect.signature(function)
+        # Of the function itself: what a decorator made of another one passes that its arguments.
+        self._signature = inspect.signature(function, follow_wrapped=False)
         self.program: Program = compile_agent(function, self.name)
         self.supervisor.check(self.program.graph)
         functools.update_wrapper(self, function)
@@ -83,7 +84,7 @@ class Agent(Generic[P, R]):
         scope = current_scope()
         child: Child[R] = Child(self, (*args,), kwargs)
         if isinstance(scope, Scope):
-            return child.__hive_operation__()
+            return to_be_awaited(child.__hive_operation__())
         return self._run_natively(*args, **kwargs)
 
     def __hive_call__(self, *args: Any, **kwargs: Any) -> Operation[R]:
@@ -131,6 +132,16 @@ class Agent(Generic[P, R]):
             raise TypeError(f"agent {self.name}{self._signature}: {error}") from None
         bound.apply_defaults()
         return bound.arguments
+
+    def refuse_taken(self, positional: int, words: Iterable[str]) -> None:
+        """`TypeError` if a word that `run` was given for itself could be meant for a parameter of the agent."""
+        names = [*self._signature.parameters][len(self._instance) + positional :]
+        for word in words:
+            if word in names:
+                raise TypeError(
+                    f"{word}= is a word of run, and of agent {self.name}{self._signature}: hand the agent's "
+                    "over by position, or rename its parameter"
+                )
 
     @property
     def has_model(self) -> bool:

@@ -91,8 +91,9 @@ class CachedMessage:
         Messages made with it as a parent stay as they are. Nothing happens where it is forgotten already.
         """
         from hive_frontend.choreography import Delete
+        from hive_frontend.operation import to_be_awaited
 
-        return Delete(self)
+        return to_be_awaited(Delete(self))
 
     def to_json(self) -> dict[str, Any]:
         """All that the handle says, as JSON can express it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Mapping, Sequence
+from types import CoroutineType
 from typing import Any, TypeVar, cast, overload
 
 from hive_frontend.client.base import Sampling, schema_text
@@ -12,7 +13,7 @@ from hive_frontend.dialogue import Dialogue, Message, as_messages
 from hive_frontend.errors import JournalError
 from hive_frontend.fork import Memo, copy
 from hive_frontend.identity import check_label
-from hive_frontend.operation import NOT_NOW, NotNow, Operation
+from hive_frontend.operation import NOT_NOW, NotNow, Operation, to_be_awaited
 from hive_frontend.reply import Reply
 from hive_frontend.structured import parse_as, schema_of
 from hive_frontend.transition import Transition
@@ -281,6 +282,7 @@ def gen(
     elif json_schema is not None:
         json_schema = schema_text(json_schema)
     sampling = sampling_of(max_tokens, temperature, top_p, top_k, stop, regex, json_schema, choices)
+    # Not `to_be_awaited`, which is a price at every step of a search: the compiler knows `gen` where it sees it.
     return Gen(
         () if raw else as_messages(prompt),
         str(prompt) if raw else None,
@@ -335,6 +337,9 @@ def _sampling(
     choices: tuple[str, ...],
 ) -> Sampling:
     """The same settings are one object: programs make the same few calls over and over."""
+    for name, number in (("temperature", temperature), ("top_p", top_p), ("top_k", top_k)):
+        if number is not None and not isinstance(number, (int, float)):
+            raise TypeError(f"{name} must be a number, such as {name}=1, not {number!r}")
     return Sampling(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -359,6 +364,16 @@ def gather(
     """
     operations = [as_operation(part) for part in parts]
     for position, (part, operation) in enumerate(zip(parts, operations, strict=True)):
+        if isinstance(part, CoroutineType):
+            helper = part.__name__
+            for each in parts:
+                if isinstance(each, CoroutineType):
+                    each.close()
+            raise TypeError(
+                f"argument {position} of gather is a coroutine of {helper}, whose awaits would be states of "
+                f"several branches at once: write tool({helper}, ...), which runs it as one step, make it an "
+                "@agent, or await it alone"
+            )
         if operation is None:
             raise TypeError(
                 f"gather takes calls of gen, tool and the like, but argument {position} is a "
@@ -377,7 +392,7 @@ def gather(
             "two calls of one gather go on with the same dialogue, which can take one answer only; "
             "give each call its own dialogue.copy()"
         )
-    return Gather(tuple(found), name, return_exceptions)
+    return to_be_awaited(Gather(tuple(found), name, return_exceptions))
 
 
 def _shares_child(one: Operation[Any], other: Operation[Any]) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cas
 
 from hive_frontend.errors import ChildEnded, HiveError
 from hive_frontend.fork import Memo, copy
-from hive_frontend.operation import Operation
+from hive_frontend.operation import Operation, to_be_awaited
 from hive_frontend.scope import NativeScope, entered
 from hive_frontend.transition import Caller, Transition
 
@@ -79,11 +79,11 @@ class Child(Generic[T]):
 
     def next(self) -> Operation[T]:
         """The value that the child yields next, or the one that it returns."""
-        return _Step(self, None, take=True)
+        return to_be_awaited(_Step(self, None, take=True))
 
     def resume(self, value: object) -> Operation[None]:
         """Hand `value` to the `yield` that the child stands at, and run it to its next one."""
-        return cast("Operation[None]", _Step(self, value, take=False))
+        return cast("Operation[None]", to_be_awaited(_Step(self, value, take=False)))
 
     def __hive_operation__(self) -> Operation[T]:
         return _Finish(self)

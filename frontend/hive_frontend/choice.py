@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from hive_frontend.fork import Memo, copy
-from hive_frontend.operation import Operation
+from hive_frontend.operation import Operation, to_be_awaited
 from hive_frontend.transition import Transition
 
 T = TypeVar("T")
@@ -41,4 +41,4 @@ def choose(options: Sequence[T], *, name: str | None = None) -> Operation[T]:
     found = tuple(options)
     if not found or isinstance(options, str):
         raise ValueError(f"choose takes a list with at least one option, not {options!r}")
-    return Choose(found, name)
+    return to_be_awaited(Choose(found, name))

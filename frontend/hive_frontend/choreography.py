@@ -25,7 +25,7 @@ from hive_frontend.client.base import (
 )
 from hive_frontend.fork import Memo
 from hive_frontend.identity import check_label
-from hive_frontend.operation import Operation
+from hive_frontend.operation import Operation, to_be_awaited
 from hive_frontend.transition import Transition
 
 Text = str | Sequence[int]
@@ -145,7 +145,7 @@ def prefill(
             `--hive-kv-segments`, or a `TextMessages` around any model.
         ModelError: when the server refuses, as it does when a parent was deleted or ended with its session.
     """
-    return Prefill("prefill", text, parents, offsets, new_offset, Sampling(), name, agent)
+    return to_be_awaited(Prefill("prefill", text, parents, offsets, new_offset, Sampling(), name, agent))
 
 
 def decode(
@@ -188,17 +188,19 @@ def decode(
         raise TypeError(
             f'corrector must be a name such as "none", or a dict with a "kind", not {corrector!r}'
         )
-    return Decode(
-        "decode",
-        header,
-        parents,
-        offsets,
-        new_offset,
-        sampling,
-        name,
-        agent,
-        checked_sample(sample),
-        dict(corrector) if isinstance(corrector, Mapping) else corrector,
+    return to_be_awaited(
+        Decode(
+            "decode",
+            header,
+            parents,
+            offsets,
+            new_offset,
+            sampling,
+            name,
+            agent,
+            checked_sample(sample),
+            dict(corrector) if isinstance(corrector, Mapping) else corrector,
+        )
     )
 
 

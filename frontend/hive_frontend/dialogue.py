@@ -34,12 +34,17 @@ class Dialogue:
     def __init__(
         self, messages: Iterable[Message] = (), *, system: str | None = None, label: str | None = None
     ) -> None:
+        if isinstance(messages, str):
+            raise TypeError(f"a dialogue is made of messages: write Dialogue().user({messages!r})")
         self.label = label
         """What the dialogue is called where its text is streamed."""
         self._messages: list[Message] = []
         if system is not None:
             self._messages.append(Message("system", system))
-        self._messages.extend(messages)
+        self._messages.extend(
+            message if type(message) is Message else _as_message(message, number)
+            for number, message in enumerate(messages)
+        )
 
     def user(self, content: str) -> Dialogue:
         """Append a turn of the user; returns the dialogue, so that calls chain."""

@@ -1,19 +1,22 @@
 """Forking: giving each branch of a search its own copy of an agent's data.
 
-Like `copy.deepcopy`, with three differences: classes say with `__fork__` what a fork of theirs is, exceptions
-and modules are shared, and what cannot be copied soundly (a bound method of a list, say) is refused. The
-copier is Hive's own because `copy.deepcopy` has no way to tell it the first, and for speed: a fork happens
-at every firing of a state.
+Like `copy.deepcopy`, with four differences: classes say with `__fork__` what a fork of theirs is, functions
+that were made by code that ran are copied with the variables that they refer to, exceptions and modules are
+shared, and what cannot be copied soundly (a bound method of a list, say) is refused. The copier is Hive's own
+because `copy.deepcopy` has no way to tell it the first, and for speed: a fork happens at every firing of a
+state.
 """
 
 from __future__ import annotations
 
 import copyreg
+import operator
+import sys
 import types
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 from pydantic import BaseModel
 
@@ -62,7 +65,6 @@ ATOMS: frozenset[type] = frozenset(
         CachedMessage,
         property,
         weakref.ref,
-        types.FunctionType,
         types.CodeType,
         types.ModuleType,
         types.WrapperDescriptorType,
@@ -114,7 +116,7 @@ def _rebuild(value: Any, memo: Memo) -> Any:
     # The parts may be temporary objects, whose ids must not be taken by others while the memo knows them.
     memo.setdefault(id(memo), []).append(reduced)
     make, arguments, state, items, pairs, *rest = (*reduced, None, None, None, None)[:6]
-    made = make(*(copy(argument, memo) for argument in arguments))
+    made = make(*[copy(argument, memo) for argument in arguments])
     memo[id(value)] = made
     if state is not None:
         state = copy(state, memo)
@@ -153,8 +155,9 @@ def _dict(value: dict[Any, Any], memo: Memo) -> dict[Any, Any]:
 
 
 def _defaultdict(value: defaultdict[Any, Any], memo: Memo) -> defaultdict[Any, Any]:
-    made: defaultdict[Any, Any] = defaultdict(copy(value.default_factory, memo))
+    made: defaultdict[Any, Any] = defaultdict()
     memo[id(value)] = made
+    made.default_factory = copy(value.default_factory, memo)
     made.update(_dict_items(value, memo))
     return made
 
@@ -194,6 +197,79 @@ def _method(value: types.MethodType, memo: Memo) -> types.MethodType:
     return types.MethodType(value.__func__, copy(value.__self__, memo))
 
 
+def is_definition(function: types.FunctionType) -> bool:
+    """Whether a function is part of a module or class, rather than made by code that ran."""
+    *around, name = function.__qualname__.split(".")
+    if "<locals>" in around:
+        return around[-1] != "<locals>"
+    found: Any = sys.modules.get(function.__module__)
+    for each in (*around, name):
+        found = getattr(found, each, None)
+    return found is function
+
+
+def _function(value: types.FunctionType, memo: Memo) -> types.FunctionType:
+    """A function that was made while code ran, with copies of the variables that it refers to."""
+    if not (value.__closure__ or value.__defaults__ or value.__kwdefaults__) or is_definition(value):
+        return value
+    defaults, keywords = value.__defaults__, value.__kwdefaults__ or {}
+    of_keywords = {name: copy(default, memo) for name, default in keywords.items()}
+    made = _closure(value, copy(defaults, memo), of_keywords, memo)
+    same = made.__defaults__ is defaults and all(keywords[name] is of_keywords[name] for name in keywords)
+    if same and all(map(operator.is_, made.__closure__ or (), value.__closure__ or ())):
+        # All that it refers to is there for all branches.
+        memo[id(value)] = value
+        return value
+    return made
+
+
+def _closure(
+    value: types.FunctionType, defaults: tuple[Any, ...] | None, keywords: dict[str, Any], memo: Memo
+) -> types.FunctionType:
+    if id(value) in memo:  # A default holds the function.
+        found: types.FunctionType = memo[id(value)]
+        return found
+    closure = value.__closure__ or ()
+    new = [cell for cell in closure if id(cell) not in memo]
+    memo.update((id(cell), types.CellType()) for cell in new)
+    cells = tuple(memo[id(cell)] for cell in closure)
+    made = types.FunctionType(value.__code__, value.__globals__, value.__name__, defaults, cells or None)
+    memo[id(value)] = made
+    for attribute in ("__module__", "__qualname__", "__doc__", "__annotations__"):
+        setattr(made, attribute, getattr(value, attribute))
+    made.__kwdefaults__ = keywords or None
+    for name, cell in zip(value.__code__.co_freevars, closure, strict=True):
+        if any(cell is each for each in new):
+            try:
+                _fill(memo[id(cell)], cell, memo)
+            except RecursionError:
+                raise
+            except Exception as error:
+                raise Uncopyable(f"variable {name!r} of {value.__qualname__}: {error}") from error
+    made.__dict__.update(copy(value.__dict__, memo))
+    return made
+
+
+def _cell(value: types.CellType, memo: Memo) -> types.CellType:
+    made = memo[id(value)] = types.CellType()
+    _fill(made, value, memo)
+    return made
+
+
+def _fill(twin: types.CellType, cell: types.CellType, memo: Memo) -> None:
+    try:
+        contents = cell.cell_contents
+    except ValueError:
+        return  # The variable has no value yet.
+    twin.cell_contents = copy(contents, memo)
+
+
+def _finalizer(value: weakref.finalize[Any, Any], memo: Memo) -> NoReturn:
+    raise Uncopyable(
+        "it is cleaned up once, for all branches; a Workspace is a directory of which each has its own"
+    )
+
+
 def _builtin(value: types.BuiltinFunctionType, memo: Memo) -> types.BuiltinFunctionType:
     if isinstance(value.__self__, (types.ModuleType, type, type(None))):
         return value
@@ -207,6 +283,9 @@ _COPIERS: dict[type, Callable[[Any, Memo], Any]] = {
     tuple: _tuple,
     deque: _deque,
     defaultdict: _defaultdict,
+    weakref.finalize: _finalizer,
+    types.FunctionType: _function,
+    types.CellType: _cell,
     types.MethodType: _method,
     types.BuiltinFunctionType: _builtin,
     types.MethodWrapperType: _builtin,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 
-from hive_frontend.scope import perform_natively
+from hive_frontend.scope import Scope, here, perform_natively
 
 if TYPE_CHECKING:
     from hive_frontend.call import ModelCall
     from hive_frontend.transition import Transition
 
 T_co = TypeVar("T_co", covariant=True)
+_Op = TypeVar("_Op", bound="Operation[Any]")
 
 
 class NotNow:
@@ -62,7 +64,40 @@ class Operation(ABC, Generic[T_co]):
         """The model calls that it makes, as far as they are known before it is performed."""
         return ()
 
+    # A forgotten `await` would be silent: any object is true, differs from a text, and can be formatted.
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError(f"{self!r} has no answer yet: write `await` before the call")
+
+    __bool__ = __eq__ = __str__ = __format__ = __iter__ = __contains__ = _refuse
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__.strip('_').lower()}(...), not awaited>"
+
     def __await__(self) -> Generator[Any, None, T_co]:
         """Perform the operation in a native run."""
         result: T_co = yield from perform_natively(self).__await__()
         return result
+
+
+def to_be_awaited(operation: _Op) -> _Op:
+    """`operation` as a function that makes it gives it to agent code, which is warned if it drops it."""
+    scope = here()
+    if type(scope) is Scope:
+        if scope.made is not None:
+            scope.earlier.append(scope.made)
+        scope.made = operation
+    return operation
+
+
+def forgotten(scope: Scope) -> list[Operation[Any]]:
+    """Operations that code has made, and that nobody refers to any more."""
+    made, found = scope.earlier, []
+    made.append(cast("Operation[Any]", scope.made))
+    scope.made = None
+    while made:
+        operation = made.pop()
+        if sys.getrefcount(operation) == 2:
+            found.append(operation)
+    return found

@@ -6,16 +6,23 @@ of several suspended functions, the innermost last.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
+from types import CellType
 from typing import Any, NamedTuple, cast
 
 from hive_frontend import fork
 from hive_frontend.compiler import Invoke, Point, Program, Returned, Suspended, Thrown, Yield, program_of
 from hive_frontend.errors import ForkError, HiveError
 from hive_frontend.fingerprint import fingerprint
-from hive_frontend.operation import Operation
+from hive_frontend.operation import Operation, forgotten
+from hive_frontend.scope import Scope, here
+
+_DEEP = 1_000_000
+"""Nested calls in which data is copied that is too deep for the usual limit."""
 
 _DATA = (dict, list, tuple, set, frozenset)
 
@@ -81,11 +88,17 @@ def _run(
             outcome = program.start(variables) if point is None else program.resume(point, variables, answer)
         except BaseException as error:
             if not stack:
+                if type(scope := here()) is Scope:
+                    scope.made = None
+                    scope.earlier.clear()
                 raise
             (program, point, variables), answer = stack.pop(), Thrown(error)
             continue
         if type(outcome) is Returned:
             if not stack:
+                _warn_of_forgotten(program, point, None)
+                if isinstance(outcome.value, Operation):
+                    raise TypeError(f"the agent returned {outcome.value!r}: write `return await ...`")
                 return Ended(outcome.value)
             (program, point, variables), answer = stack.pop(), outcome.value
             continue
@@ -93,6 +106,7 @@ def _run(
         operation = outcome.operation
         stack.append(Frame(program, outcome.point, outcome.variables))
         if type(operation) is not Invoke:
+            _warn_of_forgotten(program, point, operation)
             return Waiting(tuple(stack), cast("Operation[Any] | Yield", operation))
         try:
             program = _helper(operation)
@@ -100,6 +114,21 @@ def _run(
             (program, point, variables), answer = stack.pop(), Thrown(error)
         else:
             point, variables = None, operation.arguments
+
+
+def _warn_of_forgotten(program: Program, point: Point | None, awaited: object) -> None:
+    """Warn of calls that the code from `point` on, or from the beginning, has made and dropped."""
+    scope = here()
+    if type(scope) is not Scope or scope.made is None:
+        return
+    if scope.made is awaited and not scope.earlier:
+        scope.made = None
+        return
+    code = program.function.__code__
+    line = code.co_firstlineno if point is None else point.line
+    for operation in forgotten(scope):
+        message = f"{program.name}: {operation!r} never happens: write `await` before the call"
+        warnings.warn_explicit(message, RuntimeWarning, code.co_filename, line)
 
 
 def _helper(call: Invoke) -> Program:
@@ -115,21 +144,46 @@ def _helper(call: Invoke) -> Program:
 def fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
     """A copy of a suspended branch for one branch of several, under one memo: what was the same object in
     two places is so in the copy. `ForkError` names what cannot be copied."""
+    outermost = not memo
+    try:
+        return _fork_branch(waiting, memo)
+    except RecursionError:
+        if not outermost:
+            raise
+    # Data as deep as a long linked list. Copying it takes no stack of the processor's.
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEEP))
+    try:
+        memo.clear()
+        return _fork_branch(waiting, memo)
+    except RecursionError as error:
+        raise ForkError(_complaint(waiting.frames[-1], "what it carries", error)) from error
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
     frames = []
+    own = _own_helpers(waiting, memo) if len(waiting.frames) > 1 else ()
     for program, _, variables in waiting.frames:
-        if outer := program.outer_objects():
+        if outer := program.outer_objects(closure=program not in own):
             memo.update(outer)
         for name in program.shared:
             if name in variables:
-                memo[id(variables[name])] = variables[name]
+                shared = _contents(variables[name])
+                memo[id(shared)] = shared
     for program, point, variables in waiting.frames:
         copied = {}
         name = ""
         try:
             for name, value in variables.items():
                 copied[name] = value if type(value) in fork.ATOMS else fork.copy(value, memo)
+        except RecursionError:
+            raise
         except Exception as error:
-            raise ForkError(_explain(program, point, name, variables[name], error)) from error
+            raise ForkError(_explain(program, point, name, _contents(variables[name]), error)) from error
+        if program in own:
+            program = fork.copy(program, memo)
         frames.append(Frame(program, point, copied))
     # It is in the memo if a variable refers to it.
     operation = memo.get(id(waiting.operation))
@@ -137,6 +191,8 @@ def fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
         if operation is None:
             kept = waiting.operation
             operation = fork.copy(kept, memo) if isinstance(kept, Yield) else kept.__fork__(memo)
+    except RecursionError:
+        raise
     except Exception as error:
         what = f"what is awaited there, of type {type(waiting.operation).__name__}"
         raise ForkError(_complaint(waiting.frames[-1], what, error)) from error
@@ -149,17 +205,41 @@ def apart(waiting: Waiting) -> list[Any]:
     found: list[Any] = []
     for program, _, variables in waiting.frames:
         found += [each for each in program.outer_objects().values() if type(each) not in _DATA]
-        found += [variables[name] for name in program.shared if name in variables]
+        found += [_contents(variables[name]) for name in program.shared if name in variables]
     return found
 
 
 def held(waiting: Waiting, skipped: Iterable[Any]) -> dict[str, str]:
     """What an agent holds at an await: the fingerprints of its variables, but for what is `skipped`."""
     return {
-        f"{program.describe(name)} of {program.name}": fingerprint(value, skipped)
+        f"{program.describe(name)} of {program.name}": fingerprint(_contents(value), skipped)
         for program, _, variables in waiting.frames
         for name, value in variables.items()
     }
+
+
+def _own_helpers(waiting: Waiting, memo: fork.Memo) -> list[Program]:
+    """Those of the running helpers that the agent itself defined: they belong to the branch, with the variables
+    that they refer to."""
+    own: list[Program] = []
+    outer = dict(memo)
+    for number, (program, _, _) in enumerate(waiting.frames):
+        function = program.function
+        if number and not program.is_definition and outer.get(id(function)) is not function:
+            own.append(program)
+        else:
+            outer |= program.outer_objects()
+    return own
+
+
+def _contents(value: Any) -> Any:
+    """What a variable of a state is, be it in a cell or not."""
+    if type(value) is not CellType:
+        return value
+    try:
+        return value.cell_contents
+    except ValueError:
+        return None
 
 
 def _explain(program: Program, point: Point, name: str, value: Any, error: Exception) -> str:

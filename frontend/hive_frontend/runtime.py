@@ -82,6 +82,15 @@ async def arun(
         raise ValueError(f"on_error must be 'raise' or 'drop', not {on_error!r}")
     if checkpoint is not None and replay is not None:
         raise ValueError("checkpoint and replay exclude each other: a replay adds nothing to its recording")
+    own: dict[str, object] = {
+        "model": model,
+        "seed": seed,
+        "supervisor": supervisor,
+        "budget": budget,
+        "on_event": on_event,
+    }
+    own |= {"on_piece": on_piece, "trace": trace, "checkpoint": checkpoint, "replay": replay}
+    agent.refuse_taken(len(args), [word for word, given in own.items() if given is not None])
     arguments = agent.bind(*args, **kwargs)
     if supervisor is not None:
         supervisor.check(agent.graph())

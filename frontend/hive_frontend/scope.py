@@ -22,9 +22,13 @@ T = TypeVar("T")
 class Scope:
     """The stretch of a compiled agent's code between two awaits; collects what it says about its state."""
 
-    __slots__ = ("score", "session")
+    __slots__ = ("earlier", "made", "score", "session")
 
     def __init__(self, session: Session) -> None:
+        self.made: Operation[Any] | None = None
+        """The last operation that the code has made since its last await."""
+        self.earlier: list[Operation[Any]] = []
+        """Those before it."""
         self.score: float | None = None
         self.session = session
 
@@ -66,6 +70,10 @@ _scope: ContextVar[Scope | Session | None] = ContextVar("hive_scope", default=No
 def current_scope() -> Scope | Session | None:
     """What the calling code runs in: a stretch of a compiled agent, a native agent, or a bare session."""
     return _scope.get()
+
+
+here = _scope.get
+"""The same for the hot path of the runtime."""
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast, overload
 
 from hive_frontend.errors import ToolTimeout
 from hive_frontend.fork import Memo, copy
-from hive_frontend.operation import Operation
+from hive_frontend.operation import Operation, to_be_awaited
 from hive_frontend.scope import NativeScope, entered
 from hive_frontend.transition import Transition
 from hive_frontend.workspace import Workspace
@@ -171,6 +171,5 @@ def tool(
         raise TypeError(f"tool takes a function and its arguments, not {function!r}")
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
-    return Tool(
-        function, args, kwargs, name or cast("str | None", getattr(function, "__name__", None)), timeout, redo
-    )
+    label = name or cast("str | None", getattr(function, "__name__", None))
+    return to_be_awaited(Tool(function, args, kwargs, label, timeout, redo))

@@ -5,11 +5,13 @@ import __future__
 
 import ast
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from hive_frontend.compiler.emission import Segment
+from hive_frontend.compiler.hidden import CELL
 from hive_frontend.compiler.support import Unbound
 
 _FUTURES = sum(getattr(__future__, name).compiler_flag for name in set(__future__.all_feature_names))
@@ -27,7 +29,8 @@ def compile_segments(
     """The code of the segments of `function`, with its name, file and lines: tracebacks read like its own."""
     original = function.__code__
     # A factory makes these names free variables of the segments; only its code constants are used.
-    factory = ast.parse(f"def factory({', '.join([*original.co_freevars, *hidden])}): pass").body[0]
+    around = [*original.co_freevars, *hidden, *segments[0].cells]
+    factory = ast.parse(f"def factory({', '.join(around)}): pass").body[0]
     assert isinstance(factory, ast.FunctionDef)
     factory.body = [segment.function for segment in segments]
     outermost: ast.stmt = factory
@@ -51,21 +54,41 @@ def compile_segments(
 
 
 def build(
-    function: FunctionType, codes: Sequence[CodeType], segments: Sequence[Segment], hidden: Mapping[str, Any]
-) -> list[FunctionType]:
+    codes: Sequence[CodeType], segments: Sequence[Segment], hidden: Mapping[str, Any], function: FunctionType
+) -> tuple[Callable[..., Any], ...]:
     """The segments of `function` as functions that share its globals and its closure."""
-    cells = {name: CellType(value) for name, value in hidden.items()}
-    cells.update(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    return [
-        FunctionType(
-            code,
-            function.__globals__,
-            function.__name__,
-            (Unbound,) * segment.optional,
-            tuple(cells[name] for name in code.co_freevars),
-        )
-        for code, segment in zip(codes, segments, strict=True)
-    ]
+    around = {name: CellType(value) for name, value in hidden.items()}
+    around.update(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+
+    def made(code: CodeType, segment: Segment) -> Callable[..., Any]:
+        def close(cells: Mapping[str, CellType]) -> FunctionType:
+            closure = tuple(cells[name] for name in code.co_freevars)
+            unbound = (*(Unbound,) * segment.optional, None)
+            return FunctionType(code, function.__globals__, function.__name__, unbound, closure)
+
+        return partial(_run_in_cells, close, around, segment) if segment.cells else close(around)
+
+    return tuple(made(code, segment) for code, segment in zip(codes, segments, strict=True))
+
+
+def _run_in_cells(
+    close: Callable[[Mapping[str, CellType]], FunctionType],
+    around: Mapping[str, CellType],
+    segment: Segment,
+    /,
+    *answer: Any,
+    **variables: Any,
+) -> Any:
+    """Run a segment that closes over the cells of some of its variables: each branch has its own."""
+    cells = dict(around)
+    for name in segment.cells:
+        carried = variables.pop(name, Unbound)
+        if carried is Unbound:
+            carried = CellType()
+        elif not answer:
+            carried = CellType(carried)  # A parameter.
+        cells[name] = variables[CELL + name] = carried
+    return close(cells)(*answer, **variables)
 
 
 def _codes_in(code: CodeType) -> dict[str, CodeType]:

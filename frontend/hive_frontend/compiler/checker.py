@@ -21,8 +21,15 @@ _RESERVED = frozenset({START, RETURN, FAIL})
 _FIRST = "await first, into a variable"
 _UNSUPPORTED: dict[type[ast.AST], tuple[str, str]] = {
     ast.TryStar: ("an await inside try with except*", "use a plain except, and look into the group there"),
-    ast.AsyncFor: ("async for", "collect the items before, or use a plain for over a list"),
-    ast.AsyncWith: ("async with", "open the resource outside the agent; it cannot be forked"),
+    ast.AsyncFor: (
+        "async for",
+        "collect the items in an `async def` of its own, and loop over `await tool(that_function)`",
+    ),
+    ast.AsyncWith: (
+        "async with",
+        "do what needs the resource in an `async def` of its own, and `await tool(that_function)`, or open it "
+        "outside the agent; it cannot be forked",
+    ),
 }
 _BLOCKS = frozenset({"body", "orelse", "finalbody", "handlers", "cases"})
 _NEEDS_FRAME = {
@@ -42,6 +49,11 @@ class _Checker:
     def __init__(self, source: Source, names: Names) -> None:
         self._source = source
         self._names = names
+        self._read = {
+            node.id
+            for node in ast.walk(source.node)
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store)
+        }
         self.problems: list[Problem] = []
 
     def _complain(self, node: ast.AST, what: str, fix: str) -> None:
@@ -66,6 +78,7 @@ class _Checker:
             )
             return
         self._check_places(statement)
+        self._check_used(statement)
         if isinstance(statement, Nested):
             self._check_expressions(statement)
             return
@@ -97,10 +110,34 @@ class _Checker:
                     f"a {type(statement).__name__.lower()} variable that the agent assigns to",
                     "keep it in a local variable: branches of a search must not share what they write",
                 )
-            case ast.Expr(value=ast.Call(func=function) as forgotten):
-                called = self._names.resolve(function)
-                if is_own_operation(called) and getattr(called, "__name__", "") in AWAITED:
-                    self._complain(forgotten, "a model call that is not awaited", "write `await` before it")
+            case ast.Expr(value=forgotten):
+                self._no_call(forgotten)
+
+    def _check_used(self, node: ast.AST) -> None:
+        """Calls that are taken for their answers."""
+        match node:
+            case ast.If(test=used) | ast.While(test=used) | ast.IfExp(test=used) | ast.Assert(test=used):
+                self._no_call(used)
+            case ast.For(iter=used) | ast.comprehension(iter=used) | ast.Return(value=ast.expr() as used):
+                self._no_call(used)
+            case ast.UnaryOp(operand=used) | ast.FormattedValue(value=used):
+                self._no_call(used)
+            case ast.Attribute(value=used) | ast.Subscript(value=used):
+                self._no_call(used)
+            case ast.Compare(left=left, comparators=others):
+                self._no_call(left, *others)
+            case ast.BinOp(left=left, right=right):
+                self._no_call(left, right)
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name not in self._read:
+                self._no_call(value)
+            case ast.BoolOp(values=[*tested, _]):
+                self._no_call(*tested)
+
+    def _no_call(self, *used: ast.expr) -> None:
+        for node in used:
+            called = self._names.resolve(node.func) if isinstance(node, ast.Call) else None
+            if is_own_operation(called) and getattr(called, "__name__", "") in AWAITED:
+                self._complain(node, "a model call that is not awaited", "write `await` before it")
 
     def _no_await(self, node: ast.expr | None, place: str) -> None:
         if node is not None and has_await(node):
@@ -108,6 +145,7 @@ class _Checker:
 
     def _check_expressions(self, root: ast.AST, *, awaited: bool = True) -> None:
         for node in own_nodes(root):
+            self._check_used(node)
             match node:
                 case ast.Await() if awaited:
                     self._check_await(node)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from collections.abc import Iterator
 from types import FunctionType
 
 from hive_frontend.compiler.building import build, class_around, compile_segments
-from hive_frontend.compiler.captures import escaping_captures
+from hive_frontend.compiler.cells import captured_turns, cell_variables
 from hive_frontend.compiler.checker import check
 from hive_frontend.compiler.emission import Emitter, Segment
 from hive_frontend.compiler.flow import OwnFlow, own_flow
+from hive_frontend.compiler.joins import add_joins
 from hive_frontend.compiler.liveness import analyse
 from hive_frontend.compiler.names import Names
 from hive_frontend.compiler.normal_form import NormalForm, normalise
 from hive_frontend.compiler.outcome import Point
-from hive_frontend.compiler.preparation import prepare
-from hive_frontend.compiler.program import Program, describe
+from hive_frontend.compiler.plain import plain_variables
+from hive_frontend.compiler.preparation import prepare, without_annotations
+from hive_frontend.compiler.program import Program
 from hive_frontend.compiler.shared import shared_names
 from hive_frontend.compiler.source import Source, read_source
 from hive_frontend.compiler.support import functions, parameters_of
@@ -81,13 +84,24 @@ def _helpers(source: Source, names: Names) -> Iterator[FunctionType]:
 def _compile(function: FunctionType, source: Source, names: Names) -> Program:
     form, segments = _cut(function, source, names)
     flow = own_flow(function, source, names, form.suspensions, segments, _flow_of)
+    joins = len(form.suspensions) - len(flow.waits)
+    labels = [*((wait.name, wait.line) for wait in flow.waits), *[("", 0)] * joins]
     points = tuple(
-        Point(index, wait.name, wait.line, segment.carried)
-        for index, (wait, segment) in enumerate(zip(flow.waits, segments[1:], strict=True))
+        Point(index, name, line, segment.carried)
+        for index, ((name, line), segment) in enumerate(zip(labels, segments[1:], strict=True))
     )
     hidden = functions(points)
-    codes = compile_segments(function, source.filename, segments, hidden)
-    start, *resume = build(function, codes, segments, hidden)
+    try:
+        codes = compile_segments(function, source.filename, segments, hidden)
+    except SyntaxError as error:
+        # The emitted code is deeper than the source by a block for some `with` and `finally`.
+        where = next(
+            (n for n in ast.walk(source.node) if getattr(n, "lineno", 0) == error.lineno), source.node
+        )
+        fix = "move the inner ones into an `async def` helper, and await that"
+        raise CompileError(function.__name__, [source.problem(where, str(error.msg), fix)]) from error
+    make = functools.partial(build, codes, segments, hidden)
+    start, *resume = make(function)
     return Program(
         name=function.__name__,
         function=function,
@@ -95,8 +109,10 @@ def _compile(function: FunctionType, source: Source, names: Names) -> Program:
         is_generator=inspect.isasyncgenfunction(function),
         hidden=form.hidden,
         shared=shared_names(source.node, names),
+        joined=joins > 0,
         flow=flow,
         listing=lambda: _listing(source, points, segments),
+        _make=make,
         _start=start,
         _resume=tuple(resume),
     )
@@ -109,30 +125,34 @@ def _flow_of(helper: FunctionType) -> OwnFlow:
 def _cut(function: FunctionType, source: Source, names: Names) -> tuple[NormalForm, list[Segment]]:
     if problems := check(source, names):
         raise CompileError(function.__name__, problems)
-    form = normalise(prepare(source.node, class_around(function)), names)
-    parameters = parameters_of(function)
-    liveness = analyse(form, {*names.locals, *form.hidden}, parameters)
-    if captures := escaping_captures(form.body, liveness, names.locals):
-        raise CompileError(
-            function.__name__,
-            [
-                source.problem(
-                    capture.node,
-                    f"a nested function that refers to {', '.join(capture.variables)} of the agent and is kept "
-                    f"across an await, in {describe(form.hidden, capture.carrier)}",
-                    "move it to module level and pass it what it needs, define it after the await, or make a "
-                    "list of a generator",
-                )
-                for capture in captures
-            ],
+    body = prepare(source.node, class_around(function))
+    cells = cell_variables(function, body, names)
+    form = normalise(without_annotations(body, cells), names, cells)
+    if problems := [
+        source.problem(
+            closure,
+            f"a nested function that refers to {', '.join(turns)} of a comprehension that awaits",
+            f"hand it over as a default, `lambda {turns[0]}={turns[0]}: ...`, or write a for loop",
         )
-    emitter = Emitter(form, liveness, source.node)
+        for closure, turns in captured_turns(form.body, names)
+    ]:
+        raise CompileError(function.__name__, problems)
+    add_joins(form.body, form.suspensions)
+    parameters = parameters_of(function)
+    # What nested functions use stays shared between branches, too.
+    always = cells & shared_names(source.node, names)
+    liveness = analyse(form, {*names.locals, *form.hidden}, parameters, cells, always)
+    held = names.locals - plain_variables(source.node, form.body, names)
+    emitter = Emitter(form, liveness, source.node, cells, held)
     resumed = [emitter.resume(index) for index in range(len(form.suspensions))]
     return form, [emitter.start(parameters), *resumed]
 
 
 def _listing(source: Source, points: tuple[Point, ...], segments: list[Segment]) -> str:
     headers = ["from the start"]
-    headers += [f"after the answer to {point.name!r}, line {point.line}" for point in points]
+    headers += [
+        f"after the answer to {point.name!r}, line {point.line}" if point.line else "onward"
+        for point in points
+    ]
     parts = [f"# {header}\n{ast.unparse(s.function)}\n" for header, s in zip(headers, segments, strict=True)]
     return f"# {source.filename}\n\n" + "\n\n".join(parts)

@@ -27,10 +27,11 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from hive_frontend.compiler import hidden
+from hive_frontend.compiler.joins import Join
 from hive_frontend.compiler.liveness import Liveness
 from hive_frontend.compiler.normal_form import NormalForm
 from hive_frontend.compiler.preparation import final_return
@@ -44,10 +45,10 @@ from hive_frontend.compiler.syntax import (
     blocks_of,
     call,
     exits,
+    forget,
     is_always_true,
     load,
     once,
-    own_nodes,
     store,
 )
 
@@ -59,6 +60,8 @@ class Segment:
     function: ast.FunctionDef
     carried: tuple[str, ...]
     """The variables that it gets."""
+    cells: tuple[str, ...]
+    """Those of its variables that live in cells, be they carried or new."""
     optional: int
     """How many of these, the last ones, may be without a value."""
     leads_to: tuple[int, ...]
@@ -69,19 +72,31 @@ class Segment:
 class Emitter:
     """Emits the functions of one agent."""
 
-    def __init__(self, form: NormalForm, liveness: Liveness, origin: ast.AsyncFunctionDef) -> None:
+    def __init__(
+        self,
+        form: NormalForm,
+        liveness: Liveness,
+        origin: ast.AsyncFunctionDef,
+        cells: Set[str],
+        held: Set[str],
+    ) -> None:
         self._form = form
         self._liveness = liveness
         self._origin = origin
+        self._cells = cells
+        self._held = held
+        """Variables whose values are kept when they are not live any more."""
         self._inner = {statement: _points_in(statement) for statement in _statements(form.body)}
         self._exceptions = {*form.caught.values(), *form.completions.values()}
         self._leads_to: set[int] = set()
         self._guarded = 0
         """How many guarded `finally` clauses the code at hand is in."""
+        self._uses_left = False
+        """Whether the segment at hand has any."""
 
     def start(self, parameters: Sequence[str]) -> Segment:
         """The code from the beginning of the agent."""
-        self._leads_to = set()
+        self._leads_to, self._uses_left = set(), False
         body = self._forward(self._form.body)
         # `x: ...` makes x a local variable, which it might not be here if its assignments come later.
         unbound = sorted(self._liveness.maybe_unbound.difference(parameters))
@@ -93,7 +108,7 @@ class Emitter:
 
     def resume(self, point: int) -> Segment:
         """The code from the answer to suspension point `point`."""
-        self._leads_to = set()
+        self._leads_to, self._uses_left = set(), False
         live, maybe_unbound = self._liveness.after[point], self._liveness.maybe_unbound
         surely, perhaps = sorted(live - maybe_unbound), sorted(live & maybe_unbound)
         prologue = [at(self._origin, _unbind(name)) for name in perhaps]
@@ -107,15 +122,22 @@ class Emitter:
         if FALL in exits(body):
             body = [*body, final_return(self._origin, None)]
         can_return = LEAVE in exits(body)
-        if any(isinstance(node, ast.Name) and node.id == hidden.LEFT for node in own_nodes(*body)):
+        if self._uses_left:
             body = [at(self._origin, ast.Assign([store(hidden.LEFT)], ast.Constant(None))), *body]
+        cells = sorted(self._cells)
+        if cells:
+            # Variables of the function around the segments, one of which `build` makes for each run.
+            body = [at(self._origin, ast.Nonlocal(cells)), *body]
+        own = [variable for variable in carried if variable not in self._cells]
+        parameters = [*first, *(hidden.CELL + cell for cell in cells), *own, f"{hidden.HELD}=None"]
         # Parsed, because the fields of a function definition differ between versions of Python.
-        function = ast.parse(f"def {name}({', '.join([*first, *carried])}): pass").body[0]
+        function = ast.parse(f"def {name}({', '.join(parameters)}): pass").body[0]
         assert isinstance(function, ast.FunctionDef)
         for node in ast.walk(function):
             ast.copy_location(node, self._origin)
         function.body = body
-        return Segment(function, tuple(carried), optional, tuple(sorted(self._leads_to)), can_return)
+        leads_to = tuple(sorted(self._leads_to))
+        return Segment(function, tuple(carried), tuple(cells), optional, leads_to, can_return)
 
     # From the beginning of a block
 
@@ -157,6 +179,7 @@ class Emitter:
         # To Python a suspension is a `return`, at which the finally must not run yet.
         guard = bool(statement.finalbody) and self._suspends_before_finally(statement)
         self._guarded += guard
+        self._uses_left |= guard
         new = ast.Try(body(), [], [], [])
         if handlers:
             for handler in statement.handlers:
@@ -226,12 +249,7 @@ class Emitter:
         caught = self._form.caught[handler]
         rest = self._rest(handler.body, after)
         if handler.name is not None:
-            # Python deletes the name of an exception at the end of its handler, however it ends.
-            forget: list[ast.stmt] = [
-                ast.Assign([store(handler.name)], ast.Constant(None)),
-                ast.Delete([ast.Name(handler.name, ast.Del())]),
-            ]
-            rest = [ast.Try(rest, [], [], forget)]
+            rest = [ast.Try(rest, [], [], forget(handler.name))]
         again = ast.Raise(ast.Attribute(load(caught), "error", ast.Load()), None)
         back = ast.ExceptHandler(None, None, [_restore(caught), *rest])
         return [at(after, ast.Try([again], [back], [], []))]
@@ -249,17 +267,24 @@ class Emitter:
         perhaps = sorted(live & self._liveness.maybe_unbound)
         keys: list[ast.expr | None] = [ast.Constant(name) for name in surely]
         values: list[ast.expr] = [
-            call(hidden.AT_REST, load(name)) if name in self._exceptions else load(name) for name in surely
+            call(hidden.AT_REST, load(name)) if name in self._exceptions else self._carried(name)
+            for name in surely
         ]
         if perhaps:
             keys.append(None)
             values.append(_bound_ones(perhaps))
+        if done_with := sorted(self._held - live):
+            keys.append(None)
+            values.append(call(hidden.HOLD, load(hidden.HELD), call(hidden.LOCALS), _texts(done_with)))
         suspended: ast.expr = call(
             hidden.SUSPEND, ast.Constant(node.point), node.value, ast.Dict(keys, values)
         )
         if self._guarded:
             suspended = ast.NamedExpr(store(hidden.LEFT), suspended)
         return at(node, ast.Return(suspended))
+
+    def _carried(self, name: str) -> ast.expr:
+        return load(hidden.CELL + name if name in self._cells else name)
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -283,7 +308,7 @@ def _answered(suspension: Suspend) -> list[ast.stmt]:
     failed = ast.Raise(ast.Attribute(load(hidden.REPLY), "error", ast.Load()), None)
     join = ast.Expr(call(hidden.JOIN_CONTEXTS, load(hidden.REPLY)))
     failing = ast.Try([failed], [ast.ExceptHandler(None, None, [join, ast.Raise()])], [], [])
-    statements: list[ast.stmt] = [ast.If(is_thrown, [failing], [])]
+    statements: list[ast.stmt] = [] if isinstance(suspension, Join) else [ast.If(is_thrown, [failing], [])]
     if suspension.targets:
         statements.append(ast.Assign(suspension.targets, load(hidden.REPLY)))
     return [at(suspension, statement) for statement in statements]
@@ -301,5 +326,8 @@ def _unbind(name: str) -> ast.stmt:
 
 def _bound_ones(names: list[str]) -> ast.expr:
     """`<bound>(locals(), ("x", ...))`: those of the variables that have a value."""
-    wanted = ast.Tuple([ast.Constant(name) for name in names], ast.Load())
-    return call(hidden.BOUND, call(hidden.LOCALS), wanted)
+    return call(hidden.BOUND, call(hidden.LOCALS), _texts(names))
+
+
+def _texts(names: list[str]) -> ast.expr:
+    return ast.Tuple([ast.Constant(name) for name in names], ast.Load())

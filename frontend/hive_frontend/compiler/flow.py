@@ -9,9 +9,10 @@ from hashlib import blake2b
 from types import FunctionType
 
 from hive_frontend.compiler.emission import Segment
+from hive_frontend.compiler.joins import Join
 from hive_frontend.compiler.names import Names, is_own_operation
 from hive_frontend.compiler.source import Source
-from hive_frontend.compiler.syntax import Nested, Suspend, own_nodes
+from hive_frontend.compiler.syntax import Nested, Suspend
 from hive_frontend.flow_graph import RETURN, START, FlowEdge, FlowGraph, FlowNode, NodeKind
 
 _OPERATIONS: dict[str, NodeKind] = {
@@ -77,21 +78,38 @@ def own_flow(
     def line(number: int) -> tuple[int, str]:
         return number, source.line(number).strip()
 
+    waits = tuple(_waits(suspensions, names, source))
+    ways = [_ways(segments, number, len(waits)) for number in range(len(waits) + 1)]
     return OwnFlow(
         name=function.__name__,
         text=_text(source.node),
         first=line(source.node.lineno),
         last=line(source.node.end_lineno or source.node.lineno),
-        waits=tuple(_waits(suspensions, names, source)),
-        leads_to=tuple(segment.leads_to for segment in segments),
-        returns=tuple(segment.can_return for segment in segments),
+        waits=waits,
+        leads_to=tuple(tuple(sorted(at for at in reached if at < len(waits))) for reached, _ in ways),
+        returns=tuple(returns for _, returns in ways),
         flow_of=flow_of,
     )
+
+
+def _ways(segments: Sequence[Segment], first: int, waits: int) -> tuple[set[int], bool]:
+    """The suspension points that a segment can reach, also by way of joins, and whether it can return."""
+    reached: set[int] = set()
+    returns = False
+    todo = [segments[first]]
+    while todo:
+        segment = todo.pop()
+        returns |= segment.can_return
+        todo += [segments[1 + at] for at in segment.leads_to if at >= waits and at not in reached]
+        reached.update(segment.leads_to)
+    return reached, returns
 
 
 def _waits(suspensions: Sequence[Suspend], names: Names, source: Source) -> Iterator[Wait]:
     taken: dict[int, int] = {}
     for suspension in suspensions:
+        if isinstance(suspension, Join):
+            return  # They come last.
         line = suspension.lineno
         taken[line] = taken.get(line, 0) + 1
         written = suspension.written
@@ -111,10 +129,10 @@ def _waits(suspensions: Sequence[Suspend], names: Names, source: Source) -> Iter
         )
 
 
-def _kind(written: ast.Await | ast.Yield, names: Names) -> NodeKind:
+def _kind(written: ast.AST, names: Names) -> NodeKind:
     if isinstance(written, ast.Yield):
         return "yield"
-    if isinstance(written.value, ast.Call):
+    if isinstance(written, ast.Await) and isinstance(written.value, ast.Call):
         function = written.value.func
         if (operation := _operation(function, names)) is not None:
             return _OPERATIONS.get(operation, "call")
@@ -134,7 +152,7 @@ def _state_name(call: ast.Call, names: Names) -> str | None:
     if operation is None:
         return None
     own = _literals(call, "name")
-    shared = {name for inner in _model_calls(call, names) for name in _literals(inner, "name")}
+    shared = {name for inner in _parts(call, names) for name in _literals(inner, "name")}
     for found in (own, shared):
         if len(found) == 1:
             return str(next(iter(found)))
@@ -146,16 +164,25 @@ def _state_name(call: ast.Call, names: Names) -> str | None:
 
 
 def _agent(call: ast.Call, names: Names) -> str | None:
-    found = {name for inner in _model_calls(call, names) for name in _literals(inner, "agent")}
+    found = {name for inner in _parts(call, names) for name in _literals(inner, "agent")}
     return str(next(iter(found))) if len(found) == 1 else None
 
 
-def _model_calls(call: ast.Call, names: Names) -> list[ast.Call]:
-    return [
-        node
-        for node in own_nodes(call)
-        if isinstance(node, ast.Call) and _operation(node.func, names) in _MODEL_CALLS
-    ]
+def _parts(call: ast.Call, names: Names) -> list[ast.Call]:
+    """The model calls that one wait makes: itself, or the parts of a gather. Those that it awaits first are not
+    among them, for they are waited for in states of their own."""
+    if _operation(call.func, names) != "gather":
+        return [call] if _operation(call.func, names) in _MODEL_CALLS else []
+    found: list[ast.Call] = []
+    todo: list[ast.AST] = [*call.args]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Await):
+            continue
+        if isinstance(node, ast.Call) and _operation(node.func, names) in _MODEL_CALLS:
+            found.append(node)
+        todo += ast.iter_child_nodes(node)
+    return found
 
 
 def _literals(call: ast.Call, keyword: str) -> set[object]:

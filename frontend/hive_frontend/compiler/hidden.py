@@ -22,14 +22,19 @@ JOIN_CONTEXTS = f"{HIDDEN}join_contexts"
 RESTORE = f"{HIDDEN}restore"
 ENTER = f"{HIDDEN}enter"
 EXIT = f"{HIDDEN}exit"
+HOLD = f"{HIDDEN}hold"
 EXC_INFO = f"{HIDDEN}exc_info"
 
 # Classes and other constants that it refers to.
+ONWARD = f"{HIDDEN}onward"
 UNBOUND = f"{HIDDEN}unbound"
 THROWN = f"{HIDDEN}thrown"
 RETURNED = f"{HIDDEN}returned"
 
 # Variables of the emitted functions that no state carries.
 REPLY = f"{HIDDEN}reply"
+HELD = f"{HIDDEN}held"
 LEFT = f"{HIDDEN}left"
 ONCE = f"{HIDDEN}once"
+CELL = f"{HIDDEN}cell_"
+"""Prefix of the parameters that the cells of variables are in."""

@@ -8,7 +8,7 @@ too few.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 
 from hive_frontend.compiler import hidden
@@ -29,18 +29,27 @@ class Liveness:
     """Variables that may be without a value where they are live, as after an if without an else."""
 
 
-def analyse(form: NormalForm, variables: Iterable[str], parameters: Iterable[str]) -> Liveness:
+def analyse(
+    form: NormalForm,
+    variables: Iterable[str],
+    parameters: Iterable[str],
+    cells: Live = _NOTHING,
+    always: Live = _NOTHING,
+) -> Liveness:
     """Liveness of a function in normal form.
+
+    Of variables that live in `cells` the cell itself counts: whatever mentions the variable needs it. Those
+    among `always` are carried in any case.
 
     A variable that is live where the function begins is read on some path before any assignment. One that is
     not has been assigned on every path to wherever it is live, so long as nothing deletes it; hence
     `maybe_unbound` needs no analysis of its own.
     """
-    analysis = _Analysis(form, frozenset(variables))
+    analysis = _Analysis(form, frozenset(variables), cells)
     at_start = analysis.block(form.body, _Ways())
     return Liveness(
-        after=tuple(analysis.after),
-        maybe_unbound=(at_start - frozenset(parameters)) | _deleted(form.body),
+        after=tuple(live | always for live in analysis.after),
+        maybe_unbound=((at_start - frozenset(parameters)) | _deleted(form.body)) - cells,
     )
 
 
@@ -63,9 +72,10 @@ class _Ways:
 
 
 class _Analysis:
-    def __init__(self, form: NormalForm, variables: Live) -> None:
+    def __init__(self, form: NormalForm, variables: Live, cells: Live) -> None:
         self._form = form
         self._variables = variables
+        self._cells = cells
         self.after: list[Live] = [_NOTHING] * len(form.suspensions)
 
     def block(self, body: list[ast.stmt], ways: _Ways) -> Live:
@@ -82,7 +92,7 @@ class _Analysis:
         after = ways.on
         match statement:
             case Suspend(value=value, targets=targets):
-                after = (after - bound_names(*targets)) | self._read(*targets) | ways.held | ways.on_raise
+                after = (after - self._bound(*targets)) | self._read(*targets) | ways.held | ways.on_raise
                 self.after[statement.point] |= after
                 return after | self._read(value)
             case ast.If(test=test, body=body, orelse=orelse):
@@ -95,14 +105,14 @@ class _Analysis:
             case ast.For(target=target, iter=iterator, body=body, orelse=orelse):
                 # A for loop whose body suspends reads its iterator, a variable, again after each turn.
                 head = self.block(orelse, ways) | self._read(iterator) | self._read(target)
-                return self._loop(body, head, ways, bound_names(target))
+                return self._loop(body, head, ways, self._bound(target))
             case ast.Try():
                 return self._try(statement, ways)
             case ast.With(items=items, body=body):
                 # The managers may suppress what is raised in the block, wherever that is.
                 inside = self.block(body, replace(ways, on_raise=ways.on_raise | after))
                 targets = [item.optional_vars for item in items if item.optional_vars is not None]
-                return after | (inside - bound_names(*targets)) | self._read(*items)
+                return after | (inside - self._bound(*targets)) | self._read(*items)
             case ast.Match(subject=subject, cases=cases):
                 return after.union(
                     self._read(subject), *(self._case(case, self.block(case.body, ways)) for case in cases)
@@ -116,11 +126,11 @@ class _Analysis:
             case ast.Continue():
                 return ways.on_continue
             case ast.Assign() | ast.AnnAssign(value=ast.expr()):
-                return (after - bound_names(*targets_of(statement))) | self._read(statement)
+                return (after - self._bound(*targets_of(statement))) | self._read(statement)
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                return (after - {name}) | self._read(statement)
+                return self._renewed(after, {name}) | self._read(statement)
             case ast.Import(names=names) | ast.ImportFrom(names=names):
-                return after - {(name.asname or name.name).split(".")[0] for name in names}
+                return self._renewed(after, {(name.asname or name.name).split(".")[0] for name in names})
             case ast.Expr() | ast.AugAssign() | ast.Delete() | ast.Assert():
                 return after | self._read(statement)
             case _:
@@ -148,26 +158,40 @@ class _Analysis:
             variable = self._form.caught.get(handler)
             held = ways.held if variable is None else ways.held | {variable}
             body = self.block(handler.body, replace(ways, held=held))
-            caught |= body if handler.name is None else body - {handler.name}
+            caught |= body if handler.name is None else self._renewed(body, {handler.name})
             caught |= _NOTHING if handler.type is None else self._read(handler.type)
         orelse = self.block(statement.orelse, ways)
         return self.block(statement.body, replace(ways, on=orelse, on_raise=caught))
 
     def _case(self, case: ast.match_case, body: Live) -> Live:
         guard = _NOTHING if case.guard is None else self._read(case.guard)
-        return ((body | guard) - bound_names(case.pattern)) | self._read(case.pattern)
+        return self._renewed(body | guard, bound_names(case.pattern)) | self._read(case.pattern)
+
+    def _bound(self, *targets: ast.AST) -> Live:
+        """Variables whose values before an assignment to the targets are nobody's any more."""
+        return bound_names(*targets) - self._cells
+
+    def _renewed(self, after: Live, names: Set[str]) -> Live:
+        """What is live before a statement that gives the names new values."""
+        return (after - names) | (self._cells & names)
 
     def _read(self, *nodes: ast.AST) -> Live:
         """Variables that the nodes mention other than to assign them, nested functions included."""
         names: set[str] = set()
         for root in nodes:
             for node in ast.walk(root):
-                if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):
+                if isinstance(node, ast.Name) and (
+                    node.id in self._cells or not isinstance(node.ctx, ast.Store)
+                ):
                     names.add(node.id)
                 elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
                     names.add(node.target.id)
                 elif isinstance(node, ast.Nonlocal):
                     names.update(node.names)
+                elif isinstance(node, (ast.MatchAs, ast.MatchStar, ast.ExceptHandler)) and node.name:
+                    names.update(self._cells & {node.name})
+                elif isinstance(node, ast.MatchMapping) and node.rest:
+                    names.update(self._cells & {node.rest})
         return self._variables & names
 
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections.abc import Set
 from dataclasses import dataclass
 
 from hive_frontend.compiler import hidden
 from hive_frontend.compiler.completions import dispatch, record_jumps
 from hive_frontend.compiler.expressions import Expressions
 from hive_frontend.compiler.names import Names
-from hive_frontend.compiler.syntax import Suspend, at, call, has_await, is_always_true, load, store
+from hive_frontend.compiler.syntax import Suspend, at, call, forget, has_await, is_always_true, load, store
 
 
 @dataclass
@@ -38,9 +39,12 @@ class NormalForm:
     """Per `finally` with suspensions in it: the variable that says what it interrupted."""
 
 
-def normalise(body: list[ast.stmt], names: Names) -> NormalForm:
-    """The normal form of a prepared function body that the checker found nothing wrong with."""
-    normaliser = _Normaliser(names)
+def normalise(body: list[ast.stmt], names: Names, cells: Set[str] = frozenset()) -> NormalForm:
+    """The normal form of a prepared function body that the checker found nothing wrong with.
+
+    `cells` are the variables that live in cells.
+    """
+    normaliser = _Normaliser(names, cells)
     return NormalForm(
         normaliser.block(body),
         normaliser.suspensions,
@@ -51,8 +55,9 @@ def normalise(body: list[ast.stmt], names: Names) -> NormalForm:
 
 
 class _Normaliser(Expressions):
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, cells: Set[str]) -> None:
         super().__init__(names)
+        self._cells = cells
         self.caught: dict[ast.ExceptHandler, str] = {}
         self.completions: dict[ast.Try, str] = {}
 
@@ -243,21 +248,35 @@ class _Normaliser(Expressions):
             protected = [at(node, ast.Try(node.body, node.handlers, node.orelse, []))]
         protected, jumps = record_jumps(protected, done)
         nothing = at(node, ast.Assign([store(done)], ast.Constant(None)))
-        failed = ast.Assign([store(done)], call(hidden.HANDLED))
-        handler = at(node, ast.ExceptHandler(None, None, [failed, ast.Raise()]))
-        body = self.block(protected)
-        new = at(node, ast.Try(body, [handler], [nothing], self.block(node.finalbody)))
+        failed = at(node, ast.Assign([store(done)], call(hidden.HANDLED)))
+        body, final = self.block(protected), self.block(node.finalbody)
+        if jumps:
+            # An inner `finally` may raise after a jump has been recorded.
+            handler = at(node, ast.ExceptHandler(None, None, [failed, ast.Raise()]))
+            new = at(node, ast.Try(body, [handler], [nothing], final))
+        else:
+            # One block less of the 20 that Python nests.
+            out.append(at(node, ast.Assign([store(done)], ast.Constant(False))))
+            is_open = ast.Compare(load(done), [ast.Is()], [ast.Constant(False)])
+            new = at(
+                node, ast.Try([*body, nothing], [], [], [at(node, ast.If(is_open, [failed], [])), *final])
+            )
         self.completions[new] = done
         out += [new, *dispatch(node, done, jumps)]
 
     def _handler(self, handler: ast.ExceptHandler) -> ast.ExceptHandler:
-        body = self.block(handler.body)
         if not has_await(*handler.body):
-            return at(handler, ast.ExceptHandler(handler.type, handler.name, body))
+            return at(handler, ast.ExceptHandler(handler.type, handler.name, handler.body))
         meaning = f"the exception that the except in line {handler.lineno} handles"
         caught = self.name(handler, "caught", meaning).id
         keep: ast.stmt = at(handler, ast.Assign([store(caught)], call(hidden.HANDLED)))
-        new = at(handler, ast.ExceptHandler(handler.type, handler.name, [keep, *body]))
+        name, body = handler.name, handler.body
+        if name is not None and name in self._cells:
+            # To Python a suspension leaves the handler, where it would empty the cell.
+            error = ast.Attribute(load(caught), "error", ast.Load())
+            named = [ast.Assign([store(name)], error), ast.Try(body, [], [], forget(name))]
+            name, body = None, [at(handler, statement) for statement in named]
+        new = at(handler, ast.ExceptHandler(handler.type, name, [keep, *self.block(body)]))
         self.caught[new] = caught
         return new
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from hive_frontend.compiler.hidden import RETURN
 from hive_frontend.compiler.syntax import at, call, load
@@ -59,6 +59,29 @@ class _Mangled(ast.NodeTransformer):
         if node.id.startswith("__") and not node.id.endswith("__"):
             node.id = self._prefix + node.id
         return node
+
+
+def without_annotations(body: Iterable[ast.stmt], variables: Set[str]) -> list[ast.stmt]:
+    """`body`, in which these variables are assigned to without an annotation: Python takes none for those that
+    are not a function's own."""
+    return _all(_Unannotated(variables), body)
+
+
+class _Unannotated(ast.NodeTransformer):
+    def __init__(self, variables: Set[str]) -> None:
+        self._variables = variables
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        if not isinstance(node.target, ast.Name) or node.target.id not in self._variables:
+            return node
+        if node.value is None:
+            return at(node, ast.Pass())
+        return at(node, ast.Assign([node.target], node.value))
+
+    def _leave(self, node: ast.AST) -> ast.AST:
+        return node
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _leave
 
 
 def final_return(origin: ast.AST, value: ast.expr | None) -> ast.Return:

@@ -11,11 +11,12 @@ from typing import Any
 
 from hive_frontend.compiler.flow import OwnFlow, code_hash, flow_graph
 from hive_frontend.compiler.handled import as_carried
+from hive_frontend.compiler.hidden import HELD
 from hive_frontend.compiler.outcome import Invoke, Outcome, Point, Returned, Suspended, Thrown, Yield
-from hive_frontend.compiler.support import BoundBuiltin, is_bound_builtin
+from hive_frontend.compiler.support import ONWARD, BoundBuiltin, is_bound_builtin
 from hive_frontend.compiler.tracebacks import without_own_frames
 from hive_frontend.flow_graph import FlowGraph
-from hive_frontend.fork import ATOMS
+from hive_frontend.fork import ATOMS, copy, is_definition
 
 __all__ = [
     "BoundBuiltin",
@@ -32,6 +33,9 @@ __all__ = [
 ]
 
 
+_SHARED = ATOMS | {FunctionType}
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """A compiled `async def`. Immutable and shared by all runs; everything that changes is in the states."""
@@ -44,17 +48,23 @@ class Program:
     """What the variables mean that the compiler brought in."""
     shared: frozenset[str]
     """Variables and parameters annotated with `Shared[...]`: all branches have the same object."""
+    joined: bool
+    """Whether some of its states go on at once, see `joins`."""
     flow: OwnFlow
     """Its part of the flow graph, without its helpers."""
     listing: Callable[[], str]
     """Writes the emitted code down, for people."""
-    _start: FunctionType
-    _resume: tuple[FunctionType, ...]
+    _make: Callable[[FunctionType], tuple[Callable[..., Outcome], ...]]
+    """Makes the functions of the states for a function with the same code, and with a closure of its own."""
+    _start: Callable[..., Outcome]
+    _resume: tuple[Callable[..., Outcome], ...]
 
     def start(self, arguments: Mapping[str, Any]) -> Outcome:
         """Run the function from its beginning to its first await or yield, or to its end."""
         try:
-            outcome: Outcome = self._start(**arguments)
+            outcome = self._start(**arguments)
+            if self.joined:
+                outcome = self._through_joins(outcome)
         except self._not_raised as error:
             raise self._instead_of(error) from error
         return outcome
@@ -68,9 +78,16 @@ class Program:
             without_own_frames(answer.error)
             answer = as_carried(answer.error)
         try:
-            outcome: Outcome = self._resume[point.index](answer, **variables)
+            outcome = self._resume[point.index](answer, **variables)
+            if self.joined:
+                outcome = self._through_joins(outcome)
         except self._not_raised as error:
             raise self._instead_of(error) from error
+        return outcome
+
+    def _through_joins(self, outcome: Outcome) -> Outcome:
+        while type(outcome) is Suspended and outcome.operation is ONWARD:
+            outcome = self._resume[outcome.point.index](None, **outcome.variables)
         return outcome
 
     @property
@@ -104,7 +121,20 @@ class Program:
         """The same program under another name."""
         return self if name == self.name else replace(self, name=name)
 
-    def outer_objects(self) -> dict[int, Any]:
+    def __fork__(self, memo: dict[int, Any]) -> Program:
+        """The program of the copy of its function, if that has variables of the branch in its closure."""
+        function = copy(self.function, memo)
+        if function is self.function:
+            return self
+        start, *resume = self._make(function)
+        return replace(self, function=function, _start=start, _resume=tuple(resume))
+
+    @cached_property
+    def is_definition(self) -> bool:
+        """Whether its function is part of a module or class, rather than made by code that ran."""
+        return is_definition(self.function)
+
+    def outer_objects(self, *, closure: bool = True) -> dict[int, Any]:
         """The objects that global and enclosing names of the function refer to, by identity.
 
         The function sees these by reference, so a local variable that holds one of them keeps holding it in
@@ -113,10 +143,18 @@ class Program:
         function = self.function
         outer = function.__globals__
         # Looked up anew every time: a helper may have given the name another value.
-        objects = [found for name in self._outer_names if type(found := outer.get(name)) not in ATOMS]
-        if function.__closure__:
+        objects = [found for name in self._outer_names if type(found := outer.get(name)) not in _SHARED]
+        objects += self._outer_functions
+        if closure and function.__closure__:
+            objects += function.__closure__
             objects += [cell.cell_contents for cell in function.__closure__ if _is_set(cell)]
         return {id(found): found for found in objects} if objects else {}
+
+    @cached_property
+    def _outer_functions(self) -> list[FunctionType]:
+        """Functions that the global names refer to and that a fork would copy. Names of functions stay theirs."""
+        found = map(self.function.__globals__.get, self._outer_names)
+        return [each for each in found if isinstance(each, FunctionType) and not is_definition(each)]
 
     @cached_property
     def _outer_names(self) -> tuple[str, ...]:
@@ -131,6 +169,8 @@ class Program:
 
 def describe(hidden: Mapping[str, str], variable: str) -> str:
     """A variable of a state in words, be it the user's or one that the compiler brought in."""
+    if variable == HELD:
+        return "what the agent holds and does not read again"
     return hidden.get(variable) or f"variable {variable!r}"
 
 

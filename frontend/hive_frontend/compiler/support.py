@@ -6,20 +6,21 @@ import builtins
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import BuiltinFunctionType, CoroutineType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 from hive_frontend.compiler import hidden
 from hive_frontend.compiler.context_managers import bound_enter, bound_exit
 from hive_frontend.compiler.handled import Handled, at_rest, handled, join_contexts, raise_again, restore
+from hive_frontend.compiler.held import hold
 from hive_frontend.compiler.outcome import Invoke, Point, Returned, Suspended, Yield
 from hive_frontend.errors import ForeignAwait, HiveError
 from hive_frontend.operation import Operation
 
 WHAT_WORKS = (
     "await gen, gather, tool(fn, ...), a child's next or resume, an agent, or an `async def` helper; "
-    "wrap other awaitables in tool(...)"
+    "wrap other awaitables in tool(...), which also takes an `async def`: await tool(fetch, url)"
 )
 
 
@@ -29,6 +30,10 @@ class NotAnOperation(HiveError, TypeError):
 
 class Unbound:
     """Stands for a variable without a value on the way into a function."""
+
+
+ONWARD: Any = object()
+"""What a join waits for."""
 
 
 class BoundBuiltin:
@@ -135,19 +140,20 @@ def functions(points: Sequence[Point]) -> dict[str, Any]:
     """What the hidden names mean in the code of a program with these suspension points."""
 
     def suspend(index: int, operation: Any, variables: dict[str, Any]) -> Suspended:
-        if not isinstance(operation, (Invoke, Yield, Operation)):
+        if operation is not ONWARD and not isinstance(operation, (Invoke, Yield, Operation)):
             operation = _as_operation(operation)
         return Suspended(points[index], operation, variables)
 
     return {hidden.SUSPEND: suspend, **_FUNCTIONS}
 
 
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+_FUNCTIONS: Mapping[str, Any] = {
     hidden.RETURN: Returned,
     hidden.YIELD: Yield,
     hidden.CALLEE: _callee,
     hidden.ITER: builtins.iter,
     hidden.BIND: _bind,
+    hidden.HOLD: hold,
     hidden.BOUND: _bound,
     hidden.LOCALS: builtins.locals,
     hidden.TYPE: builtins.type,
@@ -160,6 +166,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     hidden.EXIT: bound_exit,
     hidden.EXC_INFO: sys.exc_info,
     hidden.UNBOUND: Unbound,
+    hidden.ONWARD: ONWARD,
     hidden.THROWN: Handled,
     hidden.RETURNED: Returned,
 }

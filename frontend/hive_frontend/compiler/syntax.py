@@ -26,12 +26,10 @@ class Suspend(ast.stmt):
     value: ast.expr
     targets: list[ast.expr]
     point: int
-    written: ast.Await | ast.Yield
+    written: ast.AST
     """What the user wrote."""
 
-    def __init__(
-        self, value: ast.expr, targets: list[ast.expr], point: int, written: ast.Await | ast.Yield
-    ) -> None:
+    def __init__(self, value: ast.expr, targets: list[ast.expr], point: int, written: ast.AST) -> None:
         super().__init__()
         self.value = value
         self.targets = targets
@@ -113,6 +111,11 @@ def store(name: str) -> ast.Name:
 def call(function: str, *arguments: ast.expr) -> ast.Call:
     """A call of a function by its name."""
     return ast.Call(load(function), list(arguments), [])
+
+
+def forget(name: str) -> list[ast.stmt]:
+    """What Python does to the name of an exception at the end of its handler, however that ends."""
+    return [ast.Assign([store(name)], ast.Constant(None)), ast.Delete([ast.Name(name, ast.Del())])]
 
 
 def targets_of(statement: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]:
