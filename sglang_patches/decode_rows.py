@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 Mode = Literal["auto", "on", "off"]
 """What ``--hive-decode-rows`` says."""
 
-_ROWS_WITHOUT_GRAPHS = 64
-
 
 @dataclass(frozen=True, slots=True)
 class DecodeRows:
@@ -67,7 +65,8 @@ class DecodeRows:
         # A step of a dense model reads all weights whatever its rows are. Rows of one request share a context, and each
         # reads it by itself, where an extend reads it once: no more of that than doubles what is read.
         return cls(
-            graphs.max_bs if has_graphs else _ROWS_WITHOUT_GRAPHS,
+            # Without graphs, what the buffers of a decode step hold.
+            graphs.max_bs if has_graphs else runner.max_running_requests,
             sum(part.nbytes for part in runner.model.parameters()) // kv,
             manager and manager.prepare_lora_batch,
         )

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 
 from hive_frontend import fork
 from hive_frontend.compiler import Invoke, Point, Program, Returned, Suspended, Thrown, Yield, program_of
+from hive_frontend.compiler.hidden import HELD
 from hive_frontend.errors import ForkError, HiveError
 from hive_frontend.fingerprint import fingerprint
 from hive_frontend.operation import Operation, forgotten
@@ -210,11 +211,13 @@ def apart(waiting: Waiting) -> list[Any]:
 
 
 def held(waiting: Waiting, skipped: Iterable[Any]) -> dict[str, str]:
-    """What an agent holds at an await: the fingerprints of its variables, but for what is `skipped`."""
+    """What an agent holds at an await: the fingerprints of its variables, but for what is `skipped`, and for those that
+    it does not read again."""
     return {
         f"{program.describe(name)} of {program.name}": fingerprint(_contents(value), skipped)
         for program, _, variables in waiting.frames
         for name, value in variables.items()
+        if name != HELD
     }
 
 
