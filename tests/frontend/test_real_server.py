@@ -34,6 +34,8 @@ from hive_frontend import (
     stream,
     tool,
 )
+from hive_frontend.client import Request, Sampling
+from hive_frontend.dialogue import Message
 from pydantic import BaseModel, Field
 
 from hive.server_process import ServerProcess
@@ -245,3 +247,51 @@ def test_best_of_n_and_mcts(server: ServerProcess) -> None:
     )
     assert tree.results
     assert tree.totals.tokens_replayed > 0, "a state that is expanded again replays its logits"
+
+
+def asked(server: ServerProcess, client: HttpClient, prompt: str | None, *listeners: Any) -> Any:
+    """Four samples of one state, at once."""
+    sampling = Sampling(max_tokens=8, temperature=0.9)
+    messages = () if prompt else (Message("user", "Name a colour."),)
+    calls = [
+        client.complete(
+            Request(messages, sampling, 11, "painter", "s-together", "0.1", sample, prompt),
+            *listeners[sample : sample + 1],
+        )
+        for sample in range(4)
+    ]
+    return asyncio.gather(*calls)
+
+
+@pytest.mark.parametrize("prompt", [None, "The colour of the sky is"])
+async def test_calls_that_travel_together_are_answered_as_alone(
+    server: ServerProcess, prompt: str | None
+) -> None:
+    together, alone = HttpClient(server.url), HttpClient(server.url, merge=False)
+    singly = await asked(server, alone, prompt)
+    assert [each[:1] + each[3:] for each in await asked(server, together, prompt)] == [
+        each[:1] + each[3:] for each in singly
+    ]
+    heard: list[list[str]] = [[], [], [], []]
+    streamed = await asked(server, together, prompt, *(pieces.append for pieces in heard))
+    assert [each.text for each in streamed] == [each.text for each in singly]
+    assert ["".join(pieces) for pieces in heard] == [each.text for each in singly]
+    assert together._is_hive
+    assert together._has_hive_generate
+    await together.aclose()
+    await alone.aclose()
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_sglang_answers_lists(server: ServerProcess, streams: bool) -> None:
+    client = HttpClient(server.url)
+    client._is_hive = client._has_hive_generate = False
+    heard: list[list[str]] = [[], [], [], []]
+    listeners = [pieces.append for pieces in heard] if streams else []
+    answers = await asked(server, client, "The colour of the sea is", *listeners)
+    assert client._takes_lists
+    assert all(each.text and len(each.output_ids) == each.tokens_generated for each in answers)
+    assert not streams or ["".join(pieces) for pieces in heard] == [each.text for each in answers]
+    # Each of them was drawn with a seed of its own.
+    assert len({each.text for each in answers}) > 1
+    await client.aclose()

@@ -176,11 +176,11 @@ def next_attempt(asks: Sequence[Ask], give_up: Callable[[Ask], Awaitable[None]])
     """Those that still want an answer, with names for this attempt: a server may not have noticed yet that the last
     one is lost, and takes no name twice. `give_up` tells it of one that leaves."""
     asks = waiting(asks)
-    name = secrets.token_hex(8)
+    name = secrets.token_hex(8) if len(asks) > 1 else ""
     for number, ask in enumerate(asks):
         # Of one length: SGLang takes a name for all that begin with it.
-        ask.rid = f"{name}-{number:03d}" if len(asks) > 1 else ""
-        ask.give_up = give_up if ask.rid else None
+        ask.rid = name and f"{name}-{number:03d}"
+        ask.give_up = give_up if name else None
     return asks
 
 

@@ -34,8 +34,10 @@ def settings_of(sampling: Sampling) -> Json:
 
 def grammar_of(sampling: Sampling) -> Json:
     """What the answer must match, as SGLang's own endpoints spell it."""
-    grammar = {"regex": sampling.grammar, "json_schema": sampling.json_schema}
-    return {name: value for name, value in grammar.items() if value is not None}
+    if sampling.json_schema is not None:
+        return {"json_schema": sampling.json_schema}
+    grammar = sampling.grammar
+    return {} if grammar is None else {"regex": grammar}
 
 
 def openai_grammar(sampling: Sampling, kind: Kind, *, chat: bool) -> Json:
