@@ -8,25 +8,30 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from functools import partial
-from operator import is_
-from typing import TYPE_CHECKING, Any
+from operator import eq, is_
+from typing import TYPE_CHECKING, Any, TypeVarTuple
 
 from hive_frontend import process, telemetry
 from hive_frontend.call import Gen, ModelCall
 from hive_frontend.compiler import Thrown, Yield
 from hive_frontend.errors import BranchFailed, BudgetExceeded, SupervisorError
+from hive_frontend.fork import ATOMS
 from hive_frontend.identity import Path
 from hive_frontend.operation import NOT_NOW, Operation
 from hive_frontend.process import Ended, Waiting
 from hive_frontend.scope import Scope, enter, leave
 from hive_frontend.state import State, by_promise
 from hive_frontend.supervisors.base import Ask, Drop, Fire, Supervisor
-from hive_frontend.transition import Caller, Transition
+from hive_frontend.transition import Caller, Kept, Transition
 
 if TYPE_CHECKING:
     from hive_frontend.agent import Agent
     from hive_frontend.reply import Reply
     from hive_frontend.run import Run
+
+Given = TypeVarTuple("Given")
+
+_BY_IDENTITY: Any = object.__eq__
 
 _BREATH = 100
 """Transitions that may follow each other without a turn for the rest of the event loop."""
@@ -90,6 +95,12 @@ class Search:
         self._base.run(enter, self._scope)
         self._fresh = self._base.copy()
         """The same, for the next stretch of a branch that has set none of its own."""
+        plain = all(
+            type(value).__eq__ is _BY_IDENTITY or type(value) in ATOMS for value in self._base.values()
+        )
+        self._same: Callable[[Context, Context], bool] = eq if plain else _same
+        """Whether two contexts have the same objects. Where what is equal is as good as the same, Python tells that
+        faster."""
         self._traced = telemetry.active()
         run.session.check_code(agent.name, agent.program.code_hash)
 
@@ -109,13 +120,15 @@ class Search:
             return self._stop(root, None, error, (), score)
         return self._reach(root, None, outcome, (), score)
 
-    def _go_on(self, context: Context | None, code: Callable[[], Waiting | Ended]) -> Waiting | Ended:
+    def _go_on(
+        self, context: Context | None, code: Callable[[*Given], Waiting | Ended], *given: *Given
+    ) -> Waiting | Ended:
         """Run a stretch of a branch with the context variables that it has."""
         used = self._fresh if context is None else context
         try:
-            outcome = used.run(code)
+            outcome = used.run(code, *given)
         finally:
-            own = not _same(used, self._base)
+            own = not self._same(used, self._base)
             if own and context is None:
                 # It belongs to this branch now.
                 self._fresh = self._base.copy()
@@ -292,10 +305,8 @@ class Search:
         if not moves:
             waiting = process.fork_branch(waiting, {})
         session = run.session
-        long = state.long_path(session.seed)
-        transition = Transition(
-            session, self._caller, state.path, state.id, number, run, long=long, origin=state
-        )
+        transition = Transition(session, self._caller, state.path, state.id, number, run, origin=state)
+        transition.long = state.long_path(session.seed)
         return _Firing(state, waiting, transition, moves and state.borrowed)
 
     def _perform_now(self, firing: _Firing) -> Any:
@@ -321,14 +332,17 @@ class Search:
     def _note(self, firing: _Firing) -> None:
         """Note for the journal what the firing asks, and what its agent holds meanwhile."""
         operation, transition, waiting = firing.operation, firing.transition, firing.waiting
-        transition.code = [program.function.__code__ for program, _, _ in waiting.frames]
-        transition.apart = process.apart(waiting)
+        apart = process.apart(waiting)
+        # Dialogues take their answers, which a journal has.
+        dialogues = [call.dialogue for call in operation.calls if isinstance(call, Gen) and call.dialogue]
+        transition.kept = Kept(
+            held=partial(process.held, waiting, [*apart, *dialogues]),
+            apart=apart,
+            code=[program.function.__code__ for program, _, _ in waiting.frames],
+        )
         if not isinstance(operation, ModelCall):
             # Before it is done: functions may change what they are given.
             self._run.session.asked(operation, transition)
-        # Dialogues take their answers, which a journal has.
-        dialogues = [call.dialogue for call in operation.calls if isinstance(call, Gen)]
-        transition.held = partial(process.held, waiting, [*transition.apart, *filter(None, dialogues)])
 
     async def _perform(self, firing: _Firing) -> None:
         transition = firing.transition
@@ -388,7 +402,7 @@ class Search:
         path = (transition.firing,)
         replies = tuple(transition.replies)
         try:
-            outcome = self._go_on(firing.context, partial(process.resume, firing.waiting, firing.answer))
+            outcome = self._go_on(firing.context, process.resume, firing.waiting, firing.answer)
         except BaseException as error:
             new = self._stop(path, state, error, replies, state.score)
         else:
