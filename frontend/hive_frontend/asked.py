@@ -12,7 +12,7 @@ from hive_frontend.choreography import Delete, NewMessage
 from hive_frontend.client.base import Sampling
 from hive_frontend.fingerprint import Shown, closure_of, code_behind, shown
 from hive_frontend.tool import Tool
-from hive_frontend.transition import Transition
+from hive_frontend.transition import Kept, Transition
 
 Asked = Mapping[str, Shown | Mapping[str, Shown]]
 """Each thing that an answer depends on, by name; code by the names of its parts."""
@@ -73,6 +73,7 @@ def _of_call(call: ModelCall[Any], transition: Transition) -> Asked:
 
 
 def _of_tool(tool: Tool, transition: Transition) -> Asked:
+    kept = transition.kept or Kept()
     function: Any = tool.function
     args, kwargs = tool.args, tool.kwargs
     while isinstance(function, partial):
@@ -80,7 +81,7 @@ def _of_tool(tool: Tool, transition: Transition) -> Asked:
     fields: dict[str, Any] = {"the tool": tool.label}
     if isinstance(function, FunctionType):
         # What a function elsewhere holds is no more the agent's than a global is.
-        if any(_defines(agent, function.__code__) for agent in transition.code):
+        if any(_defines(agent, function.__code__) for agent in kept.code):
             fields |= {f"variable {name!r} of the tool": value for name, value in closure_of(function)}
     else:
         owner = getattr(function, "__self__", function)
@@ -88,7 +89,7 @@ def _of_tool(tool: Tool, transition: Transition) -> Asked:
             fields["the object"] = owner
     fields |= {f"argument {number}": value for number, value in enumerate(args)}
     fields |= {f"argument {name!r}": value for name, value in kwargs.items()}
-    asked = {name: shown(value, transition.apart) for name, value in fields.items()}
+    asked = {name: shown(value, kept.apart) for name, value in fields.items()}
     return {**asked, "code": code_behind(function)}
 
 

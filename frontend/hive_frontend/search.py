@@ -8,25 +8,29 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from functools import partial
-from operator import is_
+from operator import eq, is_
 from typing import TYPE_CHECKING, Any
 
 from hive_frontend import process, telemetry
 from hive_frontend.call import Gen, ModelCall
 from hive_frontend.compiler import Thrown, Yield
 from hive_frontend.errors import BranchFailed, BudgetExceeded, SupervisorError
-from hive_frontend.identity import Path
+from hive_frontend.fork import ATOMS
+from hive_frontend.identity import PIECE, Path
+from hive_frontend.long_state import LongState
 from hive_frontend.operation import NOT_NOW, Operation
 from hive_frontend.process import Ended, Waiting
 from hive_frontend.scope import Scope, enter, leave
 from hive_frontend.state import State, by_promise
 from hive_frontend.supervisors.base import Ask, Drop, Fire, Supervisor
-from hive_frontend.transition import Caller, Transition
+from hive_frontend.transition import Caller, Kept, Transition
 
 if TYPE_CHECKING:
     from hive_frontend.agent import Agent
     from hive_frontend.reply import Reply
     from hive_frontend.run import Run
+
+_BY_IDENTITY: Any = object.__eq__
 
 _BREATH = 100
 """Transitions that may follow each other without a turn for the rest of the event loop."""
@@ -90,6 +94,12 @@ class Search:
         self._base.run(enter, self._scope)
         self._fresh = self._base.copy()
         """The same, for the next stretch of a branch that has set none of its own."""
+        plain = all(
+            type(value).__eq__ is _BY_IDENTITY or type(value) in ATOMS for value in self._base.values()
+        )
+        self._same: Callable[[Context, Context], bool] = eq if plain else _same
+        """Whether two contexts have the same objects. Where what is equal is as good as the same, Python tells that
+        faster."""
         self._traced = telemetry.active()
         run.session.check_code(agent.name, agent.program.code_hash)
 
@@ -101,27 +111,23 @@ class Search:
         context: Context | None = None,
     ) -> State:
         """The first state, to which `code` leads; `context` has what the agent has set before."""
+        used = self._fresh
         if context is not None:
-            context.run(enter, self._scope)
-        try:
-            outcome = self._go_on(context, code)
-        except BaseException as error:
-            return self._stop(root, None, error, (), score)
-        return self._reach(root, None, outcome, (), score)
-
-    def _go_on(self, context: Context | None, code: Callable[[], Waiting | Ended]) -> Waiting | Ended:
-        """Run a stretch of a branch with the context variables that it has."""
-        used = self._fresh if context is None else context
+            used = context
+            used.run(enter, self._scope)
         try:
             outcome = used.run(code)
-        finally:
-            own = not _same(used, self._base)
-            if own and context is None:
-                # It belongs to this branch now.
-                self._fresh = self._base.copy()
-        if own and type(outcome) is Waiting:
-            return outcome._replace(context=used)
-        return outcome
+        except BaseException as error:
+            return self._stop(root, None, error, (), score)
+        if not self._same(used, self._base):
+            outcome = self._with_own(outcome, used)
+        return self._reach(root, None, outcome, (), score)
+
+    def _with_own(self, outcome: Waiting | Ended, used: Context) -> Waiting | Ended:
+        """What a stretch led to that has set context variables: they are its branch's from here on."""
+        if used is self._fresh:
+            self._fresh = self._base.copy()
+        return outcome._replace(context=used) if type(outcome) is Waiting else outcome
 
     async def explore(self, first: State) -> None:
         """Fire states until the supervisor wants no more; `finals` and `dead` have what came of it.
@@ -292,10 +298,11 @@ class Search:
         if not moves:
             waiting = process.fork_branch(waiting, {})
         session = run.session
-        long = state.long_path(session.seed)
-        transition = Transition(
-            session, self._caller, state.path, state.id, number, run, long=long, origin=state
-        )
+        path = state.path
+        transition = Transition(session, self._caller, path, state.id, number, run, origin=state)
+        if len(path) > PIECE:
+            assert isinstance(state, LongState)
+            transition.long = state.long_path(session.seed)
         return _Firing(state, waiting, transition, moves and state.borrowed)
 
     def _perform_now(self, firing: _Firing) -> Any:
@@ -321,14 +328,17 @@ class Search:
     def _note(self, firing: _Firing) -> None:
         """Note for the journal what the firing asks, and what its agent holds meanwhile."""
         operation, transition, waiting = firing.operation, firing.transition, firing.waiting
-        transition.code = [program.function.__code__ for program, _, _ in waiting.frames]
-        transition.apart = process.apart(waiting)
+        apart = process.apart(waiting)
+        # Dialogues take their answers, which a journal has.
+        dialogues = [call.dialogue for call in operation.calls if isinstance(call, Gen) and call.dialogue]
+        transition.kept = Kept(
+            held=partial(process.held, waiting, [*apart, *dialogues]),
+            apart=apart,
+            code=[program.function.__code__ for program, _, _ in waiting.frames],
+        )
         if not isinstance(operation, ModelCall):
             # Before it is done: functions may change what they are given.
             self._run.session.asked(operation, transition)
-        # Dialogues take their answers, which a journal has.
-        dialogues = [call.dialogue for call in operation.calls if isinstance(call, Gen)]
-        transition.held = partial(process.held, waiting, [*transition.apart, *filter(None, dialogues)])
 
     async def _perform(self, firing: _Firing) -> None:
         transition = firing.transition
@@ -385,13 +395,18 @@ class Search:
         run = self._run
         run.alive -= 1
         transition = firing.transition
-        path = (transition.firing,)
+        path = (*transition.path, transition.firing)
         replies = tuple(transition.replies)
+        used = firing.context or self._fresh
         try:
-            outcome = self._go_on(firing.context, partial(process.resume, firing.waiting, firing.answer))
+            outcome = used.run(process.resume, firing.waiting, firing.answer)
         except BaseException as error:
+            if used is self._fresh:
+                self._fresh = self._base.copy()
             new = self._stop(path, state, error, replies, state.score)
         else:
+            if not self._same(used, self._base):
+                outcome = self._with_own(outcome, used)
             new = self._reach(path, state, outcome, replies, state.score)
         if type(firing.answer) is Thrown and not state.sleeping:
             # The run goes on from here, so it must do so again when it is resumed.
@@ -410,6 +425,7 @@ class Search:
         score: float | None,
     ) -> State:
         """Enter the state that a stretch of the agent's code led to; `score` holds if that code gave none."""
+        make: Callable[..., State] = State if len(path) <= PIECE else partial(LongState, above=self.above)
         given, self._scope.score = self._scope.score, None
         if given is not None:
             score = given
@@ -417,7 +433,7 @@ class Search:
             operation = outcome.operation
             if isinstance(operation, Yield):
                 value = operation.value
-                state = State(
+                state = make(
                     path,
                     parent,
                     score=score,
@@ -425,11 +441,10 @@ class Search:
                     waiting=outcome,
                     value=value,
                     replies=replies,
-                    above=self.above,
                 )
                 self.finals.append(state)
             else:
-                state = State(
+                state = make(
                     path,
                     parent,
                     score=score,
@@ -437,14 +452,11 @@ class Search:
                     waiting=outcome,
                     sleeping=operation.sleeps,
                     replies=replies,
-                    above=self.above,
                 )
         else:
             assert isinstance(outcome, Ended)
             value = outcome.value
-            state = State(
-                path, parent, score=score, kind="final", value=value, replies=replies, above=self.above
-            )
+            state = make(path, parent, score=score, kind="final", value=value, replies=replies)
             self.finals.append(state)
         self._run.enter(self, state)
         return state
@@ -464,7 +476,8 @@ class Search:
             error.add_note(f"raised by agent {self.agent.name!r} {where}")
             raise error
         spent = isinstance(error, BudgetExceeded)
-        state = State(
+        make: Callable[..., State] = State if len(path) <= PIECE else partial(LongState, above=self.above)
+        state = make(
             path,
             parent,
             score=score,
@@ -472,7 +485,6 @@ class Search:
             failure=str(error),
             spent=spent,
             replies=replies,
-            above=self.above,
         )
         self.dead.append(state)
         self._run.enter(self, state)

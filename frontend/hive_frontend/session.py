@@ -26,7 +26,7 @@ from hive_frontend.reply import Reply
 from hive_frontend.scope import NativeScope, current_scope, enter, leave
 from hive_frontend.tool_threads import ToolThreads
 from hive_frontend.totals import Bills, Totals
-from hive_frontend.transition import Caller, Transition
+from hive_frontend.transition import Caller, Kept, Transition
 
 if TYPE_CHECKING:
     from hive_frontend.choreography import NewMessage
@@ -89,6 +89,8 @@ class Session:
         self._wall_s = 0.0
         self.meter = Meter(budget or Budget(), "the run")
         self._journal = journal
+        self.keeps_answers = journal is not None
+        """Whether there is a journal."""
         self._on_piece = on_piece
         self.threads = ToolThreads()
         """Where tools run that block."""
@@ -377,34 +379,37 @@ class Session:
             return journal.result(key, asked)
         if journal.offline:
             raise journal.missing(key)
-        before = transition.held() if transition.held else {}
+        kept = transition.kept
+        if kept is None or kept.held is None:
+            result = await call()
+            journal.add_result(key, asked, result)
+            return result
+        before = kept.held()
         try:
             result = await call()
         finally:
-            if transition.held and (after := transition.held()) != before:
-                changed = [name for name in after if after[name] != before[name]]
-                transition.changed += changed
+            after = kept.held()
+            if changed := [name for name in after if after[name] != before[name]]:
+                kept.changed += changed
                 logger.warning(
                     "a tool changed %s, which a run that goes on from %s would not have: let it return what is "
                     "new, or give it redo=True if it may be called again",
                     " and ".join(changed),
                     journal.path,
                 )
-        journal.add_result(key, asked, result, transition.changed)
+        journal.add_result(key, asked, result, kept.changed)
         return result
-
-    @property
-    def keeps_answers(self) -> bool:
-        """Whether there is a journal."""
-        return self._journal is not None
 
     def asked(self, operation: Operation[Any], transition: Transition) -> Asked:
         """What an operation asks, as it was when this was first wanted; nothing where there is no journal."""
         if self._journal is None:
             return {}
-        if transition.asked is None:
-            transition.asked = asked_by(operation, transition)
-        return transition.asked
+        kept = transition.kept
+        if kept is None:
+            kept = transition.kept = Kept()
+        if kept.asked is None:
+            kept.asked = asked_by(operation, transition)
+        return kept.asked
 
     def recall_error(self, operation: Operation[Any], transition: Transition) -> BaseException | None:
         """What the journal says that the operation of a transition raised; None if nothing."""
@@ -418,7 +423,8 @@ class Session:
         # What is made again raises it again, and what it did before that is done again.
         if self._journal is not None and not is_remade(operation):
             asked = self.asked(operation, transition)
-            self._journal.add_error(transition.key, asked, error, transition.changed)
+            changed = transition.kept.changed if transition.kept else ()
+            self._journal.add_error(transition.key, asked, error, changed)
 
     def check_code(self, agent: str, code: str) -> None:
         """Hold the code of an agent against that of the run that is gone on with."""

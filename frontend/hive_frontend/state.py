@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from hive_frontend.flow_graph import FAIL, RETURN, YIELD
-from hive_frontend.identity import PIECE, LongPath, Path, next_id, state_id
+from hive_frontend.identity import Path, next_id, state_id
 
 if TYPE_CHECKING:
     from hive_frontend.process import Waiting
@@ -27,11 +26,7 @@ class State:
     """
 
     __slots__ = (
-        "_before",
         "_id",
-        "_long",
-        "_origin",
-        "_tail",
         "asked",
         "borrowed",
         "closed",
@@ -40,6 +35,7 @@ class State:
         "kind",
         "name",
         "parent",
+        "path",
         "replies",
         "score",
         "sleeping",
@@ -64,29 +60,11 @@ class State:
         failure: str | None = None,
         spent: bool = False,
         replies: tuple[Reply, ...] = (),
-        above: State | None = None,
     ) -> None:
-        """`path` is that of an initial state, which begins with the path of `above`, if that is given; of a state
-        with a parent it is the last number alone."""
-        self._origin = parent or above
-        """The state whose path this one's begins with."""
-        self._before: tuple[Path, ...] = ()
-        """Pieces of the path before the last one, shared with the states around."""
-        self._tail = path
-        """The last piece."""
-        if parent is not None:
-            tail = parent._tail
-            if len(tail) < PIECE:
-                self._before, self._tail = parent._before, tail + path
-            else:
-                self._before = (*parent._before, tail)
-        elif len(path) > PIECE:
-            shared = above._before if above else ()
-            rest = range(PIECE * len(shared), len(path), PIECE)
-            *pieces, self._tail = (path[start : start + PIECE] for start in rest)
-            self._before = (*shared, *pieces)
+        self.path = path
+        """Number of the root, then the number of each firing on the way here. Orders the states of a search
+        the same way in every run."""
         self._id: str | None = None
-        self._long: LongPath | None = None
         self.parent = parent
         self.score = score
         """The last score given on the way here; higher is better."""
@@ -126,51 +104,16 @@ class State:
         """Whether the supervisor has fired it for the last time, or given it up."""
 
     @property
-    def path(self) -> Path:
-        """Number of the root, then the number of each firing on the way here. Orders the states of a search
-        the same way in every run."""
-        if not self._before:
-            return self._tail
-        return (*chain.from_iterable(self._before), *self._tail)
-
-    @property
-    def depth(self) -> int:
-        """The length of the path."""
-        return PIECE * len(self._before) + len(self._tail)
-
-    @property
     def order(self) -> tuple[Path, ...]:
-        """The path in pieces, which orders states as their paths do, and shares its beginning with others."""
-        return (*self._before, self._tail)
+        """The path in pieces, which orders states as their paths do."""
+        return (self.path,)
 
     @property
     def id(self) -> str:
         """The path in one word, as the server gets it."""
         if self._id is None:
-            parent = self.parent
-            if self._origin is not None and self._origin._long is not None:
-                self._id = self._followed(self._origin._long).id
-            elif parent is None:
-                self._id = state_id(self.path)
-            else:
-                self._id = next_id(parent.id, self.path)
+            self._id = next_id(self.parent.id, self.path) if self.parent else state_id(self.path)
         return self._id
-
-    def long_path(self, run_seed: int) -> LongPath | None:
-        """What seeds derive from where the path is a long one; None where it is not."""
-        if not self._before:
-            return None
-        if self._long is None:
-            begun = self._origin._long if self._origin else None
-            self._long = self._followed(begun) if begun else LongPath(run_seed, self.path)
-        return self._long
-
-    def _followed(self, path: LongPath) -> LongPath:
-        """The long path of the origin, followed to here."""
-        assert self._origin is not None
-        for step in self.path[self._origin.depth :] if self.parent is None else self._tail[-1:]:
-            path = path.then(step)
-        return path
 
     def __repr__(self) -> str:
         return f"<State {self.id} {self.kind} at {self.name!r}, score {self.score}>"

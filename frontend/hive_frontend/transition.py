@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,19 +47,31 @@ class Key(NamedTuple):
     """Numbers of the part of a gather, and of a gather within it; empty outside one."""
 
 
+@dataclass(slots=True)
+class Kept:
+    """What a journal wants to know of a transition, or of a part of it."""
+
+    asked: Asked | None = None
+    """What the operation asks; None as long as nobody wants to know."""
+    held: Callable[[], Mapping[str, str]] | None = None
+    """Says what the agent holds, by fingerprints of its variables; None of an ordinary coroutine."""
+    changed: list[str] = field(default_factory=list)
+    """Which of it functions have changed that were called; of all parts together."""
+    apart: Sequence[Any] = ()
+    """Objects that are not the agent's own alone."""
+    code: Sequence[CodeType] = ()
+    """The code of the agent, and of helpers that it is in."""
+
+
 class Transition:
     """Where an operation is performed: for which state, for which of its firings, by whom."""
 
     __slots__ = (
         "_inner",
         "answers",
-        "apart",
-        "asked",
         "caller",
-        "changed",
-        "code",
         "firing",
-        "held",
+        "kept",
         "long",
         "name",
         "origin",
@@ -101,16 +113,8 @@ class Transition:
         """What seeds derive from where the path is a long one."""
         self.origin = origin
         """The state that is fired; None if the awaiting code is an ordinary coroutine."""
-        self.held: Callable[[], Mapping[str, str]] | None = None
-        """Says what the agent holds, by fingerprints of its variables; None where nobody keeps answers."""
-        self.code: Sequence[CodeType] = ()
-        """The code of the agent, and of helpers that it is in; empty where nobody keeps answers."""
-        self.asked: Asked | None = None
-        """What the operation asks; None as long as nobody wants to know."""
-        self.apart: Sequence[Any] = ()
-        """Objects that are not the agent's own alone."""
-        self.changed: list[str] = []
-        """Which of it functions have changed that were called."""
+        self.kept: Kept | None = None
+        """What a journal wants to know; None where nobody keeps answers."""
         self.replies: Sequence[Reply] = ()
         """What the model answered in this transition."""
         self.answers: Sequence[tuple[Dialogue, Reply]] = ()
@@ -131,7 +135,8 @@ class Transition:
             self.long,
             self.origin,
         )
-        inner.held, inner.changed, inner.code, inner.apart = self.held, self.changed, self.code, self.apart
+        if self.kept is not None:
+            inner.kept = replace(self.kept, asked=None)
         return inner
 
     def call_seed(self, call: str, firing: int | None) -> int:

@@ -166,7 +166,7 @@ async def test_tokens_overshoot_by_the_calls_in_flight_at_most() -> None:
 
 
 INTERRUPTED = """
-import asyncio, sys, time
+import asyncio, signal, sys, time
 from hive_frontend import agent, gen, run, tool
 from hive_frontend.testing import FunctionModel
 
@@ -177,6 +177,9 @@ async def program():
 
 async def slow(request):
     await asyncio.sleep(60)
+
+# Where tests run in the background of a shell, processes ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 async def notebook():
     run(program, model=FunctionModel(slow))
