@@ -18,7 +18,7 @@ from hashlib import blake2b
 from types import FunctionType
 from typing import Any
 
-from hive_frontend import fork
+from hive_frontend import process
 from hive_frontend.compiler import (
     Invoke,
     Point,
@@ -135,6 +135,31 @@ class Manager:
         return self.number % 3 == 0
 
 
+class Resource:
+    """Something that is there as long as somebody holds it: its box is emptied with it."""
+
+    def __init__(self) -> None:
+        self.box = [1]
+
+    def __del__(self) -> None:
+        self.box.clear()
+
+
+TICKS = [0]
+"""State of a module: of its runs, a program's own ones count."""
+
+
+def _make_tick(ticks: list[int]) -> Callable[[], int]:
+    def tick() -> int:
+        ticks[0] += 1
+        return ticks[0]
+
+    return tick
+
+
+tick = _make_tick(TICKS)
+
+
 def define(source: str, name: str = "program", **names: Any) -> FunctionType:
     """The function `name` of a module with this source, whose lines tracebacks can show."""
     filename = f"<program {next(_numbers)}>"
@@ -148,6 +173,8 @@ def define(source: str, name: str = "program", **names: Any) -> FunctionType:
         "handled": handled,
         "Failed": Failed,
         "Manager": Manager,
+        "Resource": Resource,
+        "tick": tick,
         **names,
     }
     exec(compile(source, filename, "exec"), namespace)
@@ -226,13 +253,9 @@ class Branch:
     operation: Any
 
     def fork(self) -> Branch:
-        memo: dict[int, Any] = {}
-        for program, _, _ in self.frames:
-            memo.update(program.outer_objects())
-        copied = tuple(
-            (program, point, fork.copy(variables, memo)) for program, point, variables in self.frames
-        )
-        return Branch(copied, fork.copy(self.operation, memo))
+        frames = tuple(process.Frame(*frame) for frame in self.frames)
+        forked = process.fork_branch(process.Waiting(frames, self.operation), {})
+        return Branch(forked.frames, forked.operation)
 
 
 def behave_compiled(function: FunctionType, *args: Any, forking: bool = False, **kwargs: Any) -> Behaviour:
@@ -267,12 +290,13 @@ def behave_compiled(function: FunctionType, *args: Any, forking: bool = False, *
 
 def _take_step(sibling: Branch, reply: Any) -> None:
     """One step of a branch that is then given up, unnoticed."""
-    done = len(LOG)
+    done, ticks = len(LOG), TICKS[0]
     if isinstance(reply, Thrown):
         reply = Thrown(type(reply.error)(*reply.error.args))
     with contextlib.suppress(Exception):
         _resume(sibling, reply)
     del LOG[done:]
+    TICKS[0] = ticks
 
 
 def _resume(branch: Branch, reply: Any) -> Branch | Returned:
@@ -314,6 +338,7 @@ class Behaviour:
 
 def _observed(function: FunctionType, run: Callable[[], Any]) -> Behaviour:
     LOG.clear()
+    TICKS[0] = 0
     try:
         outcome = repr(run())
     except Exception as error:

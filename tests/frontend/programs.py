@@ -73,10 +73,10 @@ class _Writer:
         def inner() -> str:
             return self.value(depth - 1, awaits)
 
-        kinds = ["variable", "variable", "constant", "mark"]
+        kinds = ["variable", "variable", "constant", "mark", "resource", "closure"]
         if depth:
             kinds += ["sum", "choice", "either", "pair", "compare", "chain", "method", "text", "walrus"]
-            kinds += ["item", "sorted"]
+            kinds += ["item", "sorted", "scopes"]
             if awaits:
                 kinds += ["ask", "ask", "ask", "ask all", "star", "helper", "helper", "comprehension", "spec"]
                 kinds += ["yield"] * self.generator
@@ -87,6 +87,12 @@ class _Writer:
                 return str(self.draw(st.integers(0, 3)))
             case "mark":
                 return f"mark({self.pick(self.names)})"
+            case "resource":
+                return "len(box_)"
+            case "closure":
+                return "kept[-1]()"
+            case "scopes":
+                return self.scopes()
             case "sum":
                 return f"({inner()} {self.pick(['+', '-', '*', '%', '//'])} {inner()})"
             case "choice":
@@ -128,6 +134,41 @@ class _Writer:
                 return f"number((yield {inner()}))"
             case _:
                 return f"max(*xs, {inner()}, {inner()})"
+
+    def scopes(self) -> str:
+        """Nested functions and comprehensions whose names hide those around them."""
+        v, w = self.pick(_VARIABLES), self.pick(_VARIABLES)
+        return self.pick(
+            [
+                f"sum([f() for f in [lambda: k + {v} for k in range(2)]])",
+                f"(lambda {v}: [{v} for {w} in [1]][0] + {w})({v})",
+                f"sum([{v} for {v} in [1, 2]] + [(lambda: {v})()])",
+                f"sum((lambda k={w}: [k + {v} for k in [k]])())",
+                f"[{v} := {w}, (lambda: {v})()][1]",
+            ]
+        )
+
+    def function(self) -> str:
+        """A nested function that is kept, and shares variables with the program."""
+        v, w = self.pick(("a", "b")), self.pick(_VARIABLES)
+        match self.pick(
+            ["nonlocal", "nonlocal", "late", "late", "default", "hidden", "own", "module", "cell"]
+        ):
+            case "nonlocal":
+                return f"def local():\n    nonlocal {v}\n    {v} += 1\n    return {v}\nkept.append(local)"
+            case "late":
+                return f"kept.append(lambda: {w} + 1)"
+            case "default":
+                return f"kept.append(lambda k={v}, seen=[]: seen.append(k) or len(seen) + {w})"
+            case "hidden":
+                return f"kept.append(lambda: sum({w} for {w} in [1]) + {v})"
+            case "own":
+                body = f"    return k + {w} + number(await ask(k))"
+                return f"async def own(k):\n    kept.append(lambda: k + {v})\n{body}\n{v} = await own({w})"
+            case "module":
+                return "kept.append(tick)"
+            case _:
+                return f"def local(k):\n    return lambda: k + {w}\nkept.append(local({v}))"
 
     def helper(self, inner: Callable[[], str]) -> str:
         match self.pick(["add", "add", "grow", "guarded", "bound"]):
@@ -173,7 +214,18 @@ class _Writer:
         """One statement, or a few that belong together."""
         variable = self.pick(_VARIABLES)
         kinds = ["assign", "assign", "call", "call", "augment", "unpack", "item", "expression", "delete"]
-        kinds += ["annotated", "several", "verbatim", "assert", "raise", "function", "target"]
+        kinds += [
+            "kept",
+            "kept",
+            "opened",
+            "annotated",
+            "several",
+            "verbatim",
+            "assert",
+            "raise",
+            "function",
+            "target",
+        ]
         if self.in_loop:
             kinds += ["break", "continue"]
         if self.in_handler:
@@ -188,6 +240,10 @@ class _Writer:
                 return f"{variable} = {self.value()}"
             case "call":
                 return f"{variable} = number(await ask({self.value(awaits=False)}))"
+            case "kept":
+                return self.function()
+            case "opened":
+                return "held = Resource()\nbox_ = held.box"
             case "augment":
                 return f"{variable} {self.pick(['+=', '-=', '*='])} {self.value()}"
             case "unpack":
@@ -295,4 +351,5 @@ def programs(draw: st.DrawFn) -> str:
     last = "await ask(f'{a} {b} {xs}')" if writer.generator else "return a, b, xs"
     if writer.generator:
         body += "\n    yield a"
-    return f"async def program(a, b=2, *, fuel=8):\n    xs, box = [5, 6], Box()\n{body}\n    {last}\n"
+    start = "xs, box, kept, held = [5, 6], Box(), [lambda: 0], Resource()\n    box_ = held.box"
+    return f"async def program(a, b=2, *, fuel=8):\n    {start}\n{body}\n    {last}\n"

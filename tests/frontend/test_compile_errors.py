@@ -69,6 +69,12 @@ REFUSED = {
     "locals": ("x = locals()\n    await gen(a)", 2, 9, "locals()"),
     "eval": ("await gen(a)\n    return eval('a')", 3, 12, "eval()"),
     "hidden names": ("_hive_x = await gen(a)", 2, 5, "begins with _hive_"),
+    "class that refers to the agent": (
+        "class C:\n        def f(self):\n            return a\n    await gen(a)",
+        2,
+        5,
+        "a class whose methods refer to a of the agent",
+    ),
     "turn of a comprehension": (
         "fs = [(lambda: x, await gen(x)) for x in a]",
         2,

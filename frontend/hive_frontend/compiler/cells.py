@@ -36,6 +36,18 @@ def cell_variables(function: FunctionType, body: Iterable[ast.stmt], names: Name
     return captured & frozenset().union(*map(_mentioned, _lasting(body, names)))
 
 
+def captured_by_classes(
+    function: FunctionType, body: Iterable[ast.stmt], names: Names
+) -> Iterator[tuple[ast.AST, list[str]]]:
+    """Classes whose methods refer to variables of the agent: a fork shares classes, and so the variables."""
+    captured = frozenset(function.__code__.co_cellvars)
+    for node in _lasting(body, names):
+        if isinstance(node, ast.ClassDef):
+            methods = [each for each in ast.walk(node) if isinstance(each, _CLOSURES) and each is not node]
+            if found := captured & frozenset().union(*map(_mentioned, methods)):
+                yield node, sorted(found)
+
+
 def captured_turns(body: Iterable[ast.stmt], names: Names) -> Iterator[tuple[ast.AST, list[str]]]:
     """Nested functions that refer to the iteration variables of a comprehension that awaits.
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import FunctionType
 
 from hive_frontend.compiler.building import build, class_around, compile_segments
-from hive_frontend.compiler.cells import captured_turns, cell_variables
+from hive_frontend.compiler.cells import captured_by_classes, captured_turns, cell_variables
 from hive_frontend.compiler.checker import check
 from hive_frontend.compiler.emission import Emitter, Segment
 from hive_frontend.compiler.flow import OwnFlow, own_flow
@@ -126,6 +126,15 @@ def _cut(function: FunctionType, source: Source, names: Names) -> tuple[NormalFo
     if problems := check(source, names):
         raise CompileError(function.__name__, problems)
     body = prepare(source.node, class_around(function))
+    if problems := [
+        source.problem(
+            definition,
+            f"a class whose methods refer to {', '.join(captured)} of the agent, which branches would share",
+            "define it at module level, and hand its objects what they need",
+        )
+        for definition, captured in captured_by_classes(function, body, names)
+    ]:
+        raise CompileError(function.__name__, problems)
     cells = cell_variables(function, body, names)
     form = normalise(without_annotations(body, cells), names, cells)
     if problems := [
