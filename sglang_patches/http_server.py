@@ -25,7 +25,7 @@ from sglang_patches.declared_segments import DeclaredSegments
 from sglang_patches.releases import current
 from sglang_patches.request_door import PARSED, install
 from sglang_patches.serving_chat import render
-from sglang_patches.steps import running_mean
+from sglang_patches.steps import running_mean, settle
 
 T = TypeVar("T")
 Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN.pattern}$")]
@@ -62,6 +62,7 @@ def before_setup_and_run_http_server(
         # Not `include_router`: newer versions of FastAPI wrap the routes, and SGLang's keys look at each one's level.
         app.router.routes.extend(routes.routes)
     install(app, tokenizer_manager.hive_limits, access)
+    settle()
 
 
 def limits_of(tokenizer_manager: Any) -> Limits:

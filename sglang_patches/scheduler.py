@@ -40,6 +40,7 @@ from sglang_patches.request_state import (
 )
 from sglang_patches.sampler import CONSTRAINTS_ATTRIBUTE, ROWS_ATTRIBUTE, HiveSampler, SampledRows
 from sglang_patches.schedule_policy import ContributionOrder
+from sglang_patches.steps import settle
 
 if TYPE_CHECKING:
     from sglang.srt.managers.io_struct import AbortReq, DumperControlReqInput
@@ -75,6 +76,7 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
         self.hive.kv = kv_segments.start(self)
     by_contribution = args.schedule == "contribution"
     self.policy.hive_order = ContributionOrder(agents, args.schedule_max_passes) if by_contribution else None
+    settle()
 
 
 def around_add_request_to_queue(
