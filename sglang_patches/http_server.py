@@ -15,6 +15,7 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from hive.access import Access
+from hive.host_memory import settle
 from hive.logits_cache.ratios import ratios
 from hive.request_checks import Limits
 from hive.request_tag import NAME_PATTERN, header_tag
@@ -25,7 +26,7 @@ from sglang_patches.declared_segments import DeclaredSegments
 from sglang_patches.releases import current
 from sglang_patches.request_door import PARSED, install
 from sglang_patches.serving_chat import render
-from sglang_patches.steps import running_mean, settle
+from sglang_patches.steps import running_mean
 
 T = TypeVar("T")
 Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN.pattern}$")]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hive.agents.registry import OTHER
 from hive.agents.tenant import EVERYTHING, View, qualified
+from hive.host_memory import settle
 from hive.logits_cache.cache import LogitsCache
 from hive.logits_cache.distinct import DistinctSample
 from hive.server_args import HiveServerArgs
@@ -40,7 +41,6 @@ from sglang_patches.request_state import (
 )
 from sglang_patches.sampler import CONSTRAINTS_ATTRIBUTE, ROWS_ATTRIBUTE, HiveSampler, SampledRows
 from sglang_patches.schedule_policy import ContributionOrder
-from sglang_patches.steps import settle
 
 if TYPE_CHECKING:
     from sglang.srt.managers.io_struct import AbortReq, DumperControlReqInput

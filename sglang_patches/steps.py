@@ -1,8 +1,7 @@
-"""What a server does step by step: its forward passes by kind, how full they are, and what would hold them up."""
+"""How full the engine's batches are: its forward passes by kind, and the requests that decode in one."""
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -43,13 +42,3 @@ def running_mean(counts: Mapping[str, float]) -> float:
     """Running requests on the average of all decode steps, of these counters or of sums of such."""
     steps = counts["decode_steps"]
     return round(counts["decoded_rows"] / steps, 3) if steps else 0.0
-
-
-def settle() -> None:
-    """Have the garbage collector pass by whatever the process has by now.
-
-    Its modules and models are a million objects that stay for good.  Looking through them again and again was more than
-    half of what a short request cost the process that speaks HTTP.
-    """
-    gc.collect()
-    gc.freeze()
