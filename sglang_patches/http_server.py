@@ -15,6 +15,7 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from hive.access import Access
+from hive.host_memory import settle
 from hive.logits_cache.ratios import ratios
 from hive.request_checks import Limits
 from hive.request_tag import NAME_PATTERN, header_tag
@@ -62,6 +63,7 @@ def before_setup_and_run_http_server(
         # Not `include_router`: newer versions of FastAPI wrap the routes, and SGLang's keys look at each one's level.
         app.router.routes.extend(routes.routes)
     install(app, tokenizer_manager.hive_limits, access)
+    settle()
 
 
 def limits_of(tokenizer_manager: Any) -> Limits:

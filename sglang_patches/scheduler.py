@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hive.agents.registry import OTHER
 from hive.agents.tenant import EVERYTHING, View, qualified
+from hive.host_memory import settle
 from hive.logits_cache.cache import LogitsCache
 from hive.logits_cache.distinct import DistinctSample
 from hive.request_checks.batches import WARM_UP_RID
@@ -86,6 +87,7 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
         self.hive.kv = kv_segments.start(self)
     by_contribution = args.schedule == "contribution"
     self.policy.hive_order = ContributionOrder(agents, args.schedule_max_passes) if by_contribution else None
+    settle()
 
 
 def side_by_side(scheduler: Scheduler, args: HiveServerArgs) -> int:
