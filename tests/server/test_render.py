@@ -1,4 +1,4 @@
-"""``/hive/render``, and dialogues that go on with the tokens that the model wrote."""
+"""``/hive/render`` and ``/hive/generate``, and dialogues that go on with the tokens that the model wrote."""
 
 from __future__ import annotations
 
@@ -24,22 +24,32 @@ SYSTEM = Message("system", "You name odd fruit, in the words of Zürich's Käsef
 
 
 class Watched(HttpClient):
-    """A client that remembers what it sent to ``/generate`` and what came back."""
+    """A client that remembers which prompts its calls had, and what came back."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self.sent: list[dict[str, Any]] = []
+        self.sent: list[list[int]] = []
         self.got: list[dict[str, Any]] = []
-        send = self._transport.send
+        stream = self._transport.stream
 
-        async def watching(method: str, path: str, body: Any, **options: Any) -> Any:
-            answer = await send(method, path, body, **options)
-            if path == "/generate":
-                self.sent.append(body)
-                self.got.append(answer)
-            return answer
+        async def watching(path: str, body: Any, on_event: Any, **options: Any) -> Any:
+            prefix: list[int] = []
 
-        self._transport.send = watching  # type: ignore[method-assign, assignment]
+            def noted_body() -> Any:
+                made = body()
+                prefix[:] = made.get("prefix_ids", [])
+                return made
+
+            def noted(line: dict[str, Any]) -> None:
+                if "prompt" in line:
+                    self.sent.append(prefix[: line["prompt"]["kept"]] + line["prompt"]["ids"])
+                elif path == "/hive/generate" and line["meta_info"]["finish_reason"]:
+                    self.got.append(dict(line))
+                on_event(line)
+
+            return await stream(path, noted_body, noted, **options)
+
+        self._transport.stream = watching  # type: ignore[method-assign, assignment]
 
 
 @pytest.fixture(scope="module")
@@ -140,9 +150,9 @@ async def test_turns_build_on_what_is_cached(client: Watched, http: httpx.Client
         dialogue = [SYSTEM, Message("user", "Name a fruit.")]
         for turn in range(3):
             answer = await client.complete(ask(*dialogue, session="turns", sample=sample))
-            ids = client.sent[-1]["input_ids"]
+            ids = client.sent[-1]
             if turn:
-                before = client.sent[-2]["input_ids"] + client.got[-2]["output_ids"]
+                before = client.sent[-2] + client.got[-2]["output_ids"]
                 # Half a character at the end of an answer is none of its text.
                 if not dialogue[-2].content.endswith("\ufffd"):
                     assert ids[: len(before)] == before
@@ -165,10 +175,10 @@ async def test_stop_strings_are_no_part_of_the_next_turn(client: Watched, http: 
     answer = await client.complete(ask(*question, session="stops", temperature=0.0, stop=(stop,)))
     assert answer.finish_reason == "stop"
     assert answer.text == whole.text.partition(stop)[0]
-    first, written = client.sent[1]["input_ids"], client.got[1]["output_ids"]
+    first, written = client.sent[1], client.got[1]["output_ids"]
     dialogue = (*question, Message("assistant", answer.text), Message("user", "And now?"))
     await client.complete(ask(*dialogue, session="stops"))
-    ids, plain = client.sent[2]["input_ids"], render(http, dialogue)
+    ids, plain = client.sent[2], render(http, dialogue)
     assert ids[: len(first)] == first
     assert first + written != ids[: len(first) + len(written)]
     assert shown(http, ids) == shown(http, plain["ids"])
