@@ -11,8 +11,9 @@ import warnings
 from collections.abc import Iterable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
-from types import CellType
+from types import CellType, CodeType
 from typing import Any, NamedTuple, cast
+from weakref import WeakSet
 
 from hive_frontend import fork
 from hive_frontend.compiler import Invoke, Point, Program, Returned, Suspended, Thrown, Yield, program_of
@@ -26,6 +27,10 @@ _DEEP = 1_000_000
 """Nested calls in which data is copied that is too deep for the usual limit."""
 
 _DATA = (dict, list, tuple, set, frozenset)
+
+
+_warned: WeakSet[CodeType] = WeakSet()
+"""Functions that were warned of already."""
 
 
 class Frame(NamedTuple):
@@ -130,6 +135,21 @@ def _warn_of_forgotten(program: Program, point: Point | None, awaited: object) -
     for operation in forgotten(scope):
         message = f"{program.name}: {operation!r} never happens: write `await` before the call"
         warnings.warn_explicit(message, RuntimeWarning, code.co_filename, line)
+
+
+def warn_of_exits(waiting: Waiting) -> None:
+    """Warn, once for each agent, that a branch is given up inside a `with` or `try` whose end never runs."""
+    for program, point, _ in waiting.frames:
+        code = program.function.__code__
+        if point.guarded and code not in _warned:
+            _warned.add(code)
+            warnings.warn_explicit(
+                f"{program.name}: a branch is given up inside a `with` or `try`, whose `__exit__` or `finally` "
+                "does not run: let the data itself clean up, as a Workspace does, or await outside of it",
+                RuntimeWarning,
+                code.co_filename,
+                point.line,
+            )
 
 
 def _helper(call: Invoke) -> Program:

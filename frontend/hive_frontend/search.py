@@ -232,6 +232,8 @@ class Search:
         self._run.alive -= state.unfinished if state.fired else 1
         state.closed = True
         state.unstarted = state.unfinished = 0
+        if state.waiting is not None:
+            process.warn_of_exits(state.waiting)
         state.waiting = None
         self._run.report("dropped", state)
 

@@ -24,7 +24,7 @@ from hive_frontend.compiler.program import Program
 from hive_frontend.compiler.shared import shared_names
 from hive_frontend.compiler.source import Source, read_source
 from hive_frontend.compiler.support import functions, parameters_of
-from hive_frontend.compiler.syntax import own_nodes
+from hive_frontend.compiler.syntax import guarded_points, own_nodes
 from hive_frontend.errors import CompileError, Problem
 
 _PROGRAM = "__hive_program__"
@@ -84,10 +84,11 @@ def _helpers(source: Source, names: Names) -> Iterator[FunctionType]:
 def _compile(function: FunctionType, source: Source, names: Names) -> Program:
     form, segments = _cut(function, source, names)
     flow = own_flow(function, source, names, form.suspensions, segments, _flow_of)
+    guarded = set(guarded_points(form.body))
     joins = len(form.suspensions) - len(flow.waits)
     labels = [*((wait.name, wait.line) for wait in flow.waits), *[("", 0)] * joins]
     points = tuple(
-        Point(index, name, line, segment.carried)
+        Point(index, name, line, segment.carried, index in guarded)
         for index, ((name, line), segment) in enumerate(zip(labels, segments[1:], strict=True))
     )
     hidden = functions(points)

@@ -18,6 +18,8 @@ class Point:
     line: int
     carried: tuple[str, ...]
     """Variables that the code after it may read."""
+    guarded: bool = False
+    """Whether a `with` or `finally` around it has something to do at the end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,16 @@ def blocks_of(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
                 break
 
 
+def guarded_points(body: list[ast.stmt], guarded: bool = False) -> Iterator[int]:
+    """The suspension points of a normal form that a `finally` stands around."""
+    for statement in body:
+        if isinstance(statement, Suspend) and guarded:
+            yield statement.point
+        final = getattr(statement, "finalbody", [])
+        for block in blocks_of(statement):
+            yield from guarded_points(block, guarded or (bool(final) and block is not final))
+
+
 FALL, BREAK, CONTINUE, LEAVE = "fall", "break", "continue", "leave"
 
 
