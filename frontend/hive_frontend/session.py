@@ -20,7 +20,7 @@ from hive_frontend.client.http import HttpClient
 from hive_frontend.dialogue import Message
 from hive_frontend.errors import HiveError, JournalError, NoModelError
 from hive_frontend.events import Piece
-from hive_frontend.identity import Path, check_label
+from hive_frontend.identity import Path, call_seed, check_label
 from hive_frontend.journal import Journal
 from hive_frontend.reply import Reply
 from hive_frontend.scope import NativeScope, current_scope, enter, leave
@@ -296,11 +296,13 @@ class Session:
         # server knows the next sample before it is asked for. Calls that number their samples themselves may
         # give the same number twice and mean two samples, so each firing has a base seed of its own.
         own = None if call.sample is None else firing
-        state = transition.state
+        state, long = transition.state, transition.long
         return Request(
             call.messages,
             call.sampling,
-            transition.call_seed(part or "0", own),
+            call_seed(self.seed, transition.path, part or "0", own)
+            if long is None
+            else long.call_seed(part or "0", own),
             call.agent or caller.agent,
             self.id,
             f"{state}/{part}" if part else state,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hive_frontend.client.base import Client
 from hive_frontend.dialogue import Dialogue
-from hive_frontend.identity import LongPath, Path, call_seed
+from hive_frontend.identity import LongPath, Path
 from hive_frontend.reply import Reply
 
 if TYPE_CHECKING:
@@ -94,7 +94,6 @@ class Transition:
         parts: tuple[int, ...] = (),
         name: str | None = None,
         long: LongPath | None = None,
-        origin: State | None = None,
     ) -> None:
         self.session = session
         self.caller = caller
@@ -111,7 +110,7 @@ class Transition:
         """What the gather is called whose part is performed."""
         self.long = long
         """What seeds derive from where the path is a long one."""
-        self.origin = origin
+        self.origin: State | None = None
         """The state that is fired; None if the awaiting code is an ordinary coroutine."""
         self.kept: Kept | None = None
         """What a journal wants to know; None where nobody keeps answers."""
@@ -133,17 +132,11 @@ class Transition:
             (*self.parts, part),
             name,
             self.long,
-            self.origin,
         )
+        inner.origin = self.origin
         if self.kept is not None:
             inner.kept = replace(self.kept, asked=None)
         return inner
-
-    def call_seed(self, call: str, firing: int | None) -> int:
-        """The base seed of a call that is made here; see `identity.call_seed`."""
-        if self.long is not None:
-            return self.long.call_seed(call, firing)
-        return call_seed(self.session.seed, self.path, call, firing)
 
     @property
     def part(self) -> str:
