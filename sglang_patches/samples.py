@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -81,6 +82,11 @@ def with_defaults(params: Mapping[str, Any], defaults: Mapping[str, Any]) -> dic
 def _tenant_of(obj: Any) -> str | None:
     params = obj.sampling_params
     return tag_in(params.get("custom_params")).get("tenant") if isinstance(params, dict) else None
+
+
+def _aborted(state: Any) -> bool:
+    """Whether a sample was aborted before it was sent; only some releases of SGLang remember that."""
+    return getattr(state, "abort_requested", False) and not state.dispatched
 
 
 class _Bell:
@@ -199,7 +205,7 @@ class Samples:
         tokenized = await manager._tokenize_one_request(first)
         batch = []
         for state in self._states.values():
-            if state.abort_requested:
+            if _aborted(state):
                 continue
             one, obj = copy.copy(tokenized), state.obj
             one.rid, one.lora_id, one.time_stats = obj.rid, obj.lora_id, state.time_stats
@@ -210,8 +216,11 @@ class Samples:
                 state.time_stats.set_tokenize_finish_time()
             batch.append(one)
         if batch:
-            manager._send_batch_request(batch)
-        for index in [index for index, state in self._states.items() if state.abort_requested]:
+            sent = manager._send_batch_request(batch)
+            # Later releases of SGLang may have to wait for media there.
+            if inspect.isawaitable(sent):
+                await sent
+        for index in [index for index, state in self._states.items() if _aborted(state)]:
             await self._end_unsent(index)
 
     async def _end_unsent(self, index: int) -> None:
@@ -227,7 +236,7 @@ class Samples:
         """Forget samples of a request that was refused, or has gone, before they were sent."""
         for state in self._states.values():
             if not state.dispatched:
-                self._manager._remove_req_state(state.obj.rid, state.lifecycle_id)
+                self._manager.rid_to_state.pop(state.obj.rid, None)
         self.abort()
 
     # Out of the engine.

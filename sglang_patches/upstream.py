@@ -346,7 +346,6 @@ SEAMS: tuple[Seam, ...] = (
             for name in (
                 "ReqState.get_text",
                 "TokenizerManager._init_req_state",
-                "TokenizerManager._remove_req_state",
                 "TokenizerManager._validate_and_resolve_lora",
                 "TokenizerManager._tokenize_one_request",
                 "TokenizerManager._send_batch_request",
