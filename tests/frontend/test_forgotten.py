@@ -118,7 +118,7 @@ def test_a_temporary_directory_around_an_await_is_refused_where_it_forks() -> No
         with tempfile.TemporaryDirectory():
             await gen("q")
 
-    with pytest.raises(ForkError, match="of type tempfile.TemporaryDirectory, .*Workspace is a directory"):
+    with pytest.raises(ForkError, match=r"of type tempfile.TemporaryDirectory, .*Workspace is a directory"):
         run(program, model=NUMBERED)
 
 
@@ -147,7 +147,7 @@ def test_parameters_called_like_words_of_run() -> None:
     assert run(program, "m", 3, model=NUMBERED, seed=5).value == "m3"
     assert run(program, "m", model=NUMBERED).value == "m1"
     with pytest.raises(
-        TypeError, match="seed= is a word of run, and of agent program.*by position, or rename"
+        TypeError, match=r"seed= is a word of run, and of agent program.*by position, or rename"
     ):
         run(program, "m", model=NUMBERED, seed=3)
 
