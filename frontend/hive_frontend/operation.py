@@ -81,10 +81,15 @@ class Operation(ABC, Generic[T_co]):
         return result
 
 
+MAKING: set[Scope] = set()
+"""Stretches of code that have made such operations; empty most of the time, which is all that most steps look at."""
+
+
 def to_be_awaited(operation: _Op) -> _Op:
     """`operation` as a function that makes it gives it to agent code, which is warned if it drops it."""
     scope = here()
     if type(scope) is Scope:
+        MAKING.add(scope)
         if scope.made is not None:
             scope.earlier.append(scope.made)
         scope.made = operation

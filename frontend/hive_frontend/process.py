@@ -20,7 +20,7 @@ from hive_frontend.compiler import Invoke, Point, Program, Returned, Suspended, 
 from hive_frontend.compiler.hidden import HELD
 from hive_frontend.errors import ForkError, HiveError
 from hive_frontend.fingerprint import fingerprint
-from hive_frontend.operation import Operation, forgotten
+from hive_frontend.operation import MAKING, Operation, forgotten
 from hive_frontend.scope import Scope, here
 
 _DEEP = 1_000_000
@@ -95,6 +95,7 @@ def _run(
         except BaseException as error:
             if not stack:
                 if type(scope := here()) is Scope:
+                    MAKING.discard(scope)
                     scope.made = None
                     scope.earlier.clear()
                 raise
@@ -102,7 +103,8 @@ def _run(
             continue
         if type(outcome) is Returned:
             if not stack:
-                _warn_of_forgotten(program, point, None)
+                if MAKING:
+                    _warn_of_forgotten(program, point, None)
                 if isinstance(outcome.value, Operation):
                     raise TypeError(f"the agent returned {outcome.value!r}: write `return await ...`")
                 return Ended(outcome.value)
@@ -112,7 +114,8 @@ def _run(
         operation = outcome.operation
         stack.append(Frame(program, outcome.point, outcome.variables))
         if type(operation) is not Invoke:
-            _warn_of_forgotten(program, point, operation)
+            if MAKING:
+                _warn_of_forgotten(program, point, operation)
             return Waiting(tuple(stack), cast("Operation[Any] | Yield", operation))
         try:
             program = _helper(operation)
@@ -125,8 +128,9 @@ def _run(
 def _warn_of_forgotten(program: Program, point: Point | None, awaited: object) -> None:
     """Warn of calls that the code from `point` on, or from the beginning, has made and dropped."""
     scope = here()
-    if type(scope) is not Scope or scope.made is None:
+    if type(scope) is not Scope or scope not in MAKING:
         return
+    MAKING.remove(scope)
     if scope.made is awaited and not scope.earlier:
         scope.made = None
         return

@@ -697,7 +697,8 @@ def test_hand_written_programs(name: str) -> None:
 helpers = define(HELPERS, "guarded").__globals__
 
 
-# The same programs in every run of the suite; others where somebody asks for a number of them.
+# The same programs in every run of the suite; others, for as long as it takes, where somebody asks for a number.
+@pytest.mark.timeout(0 if "HIVE_ORACLE_EXAMPLES" in os.environ else 600)
 @settings(
     max_examples=EXAMPLES,
     deadline=None,
