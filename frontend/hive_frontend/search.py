@@ -15,10 +15,11 @@ from hive_frontend import process, telemetry
 from hive_frontend.call import Gen, ModelCall
 from hive_frontend.compiler import Thrown, Yield
 from hive_frontend.errors import BranchFailed, BudgetExceeded, SupervisorError
+from hive_frontend.firing import Firing
 from hive_frontend.fork import ATOMS
 from hive_frontend.identity import PIECE, Path
 from hive_frontend.long_state import LongState
-from hive_frontend.operation import NOT_NOW, Operation
+from hive_frontend.operation import NOT_NOW
 from hive_frontend.process import Ended, Waiting
 from hive_frontend.scope import Scope, enter, leave
 from hive_frontend.state import State, by_promise
@@ -34,24 +35,6 @@ _BY_IDENTITY: Any = object.__eq__
 
 _BREATH = 100
 """Transitions that may follow each other without a turn for the rest of the event loop."""
-
-
-class _Firing:
-    """A firing of a state under way."""
-
-    __slots__ = ("answer", "borrowed", "context", "operation", "state", "transition", "waiting")
-
-    def __init__(self, state: State, waiting: Waiting, transition: Transition, borrowed: bool) -> None:
-        assert not isinstance(waiting.operation, Yield)
-        self.state = state
-        self.waiting = waiting
-        self.operation: Operation[Any] = waiting.operation
-        self.transition = transition
-        self.borrowed = borrowed
-        """Whether what it leads to may still hold objects of the caller."""
-        self.context = waiting.context
-        """What the operation and the code behind it see and set."""
-        self.answer: Any = None
 
 
 def _same(one: Context, other: Context) -> bool:
@@ -83,7 +66,7 @@ class Search:
         self._tasks: dict[asyncio.Task[None], State | None] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         """Tasks of dropped states that are cancelled, but not over yet."""
-        self._arrived: deque[_Firing | State] = deque()
+        self._arrived: deque[Firing | State] = deque()
         """Firings that have their answer, and final states of agents that the supervisor asked."""
         self._error: BaseException | None = None
         self._call: asyncio.Future[None] | None = None
@@ -282,7 +265,7 @@ class Search:
         self._decide()
         return True
 
-    def _prepare(self, state: State, number: int) -> _Firing:
+    def _prepare(self, state: State, number: int) -> Firing:
         """Give a firing its own variables."""
         run = self._run
         run.fired += 1
@@ -306,9 +289,9 @@ class Search:
         if len(path) > PIECE:
             assert isinstance(state, LongState)
             transition.long = state.long_path(session.seed)
-        return _Firing(state, waiting, transition, moves and state.borrowed)
+        return Firing(state, waiting, transition, moves and state.borrowed)
 
-    def _perform_now(self, firing: _Firing) -> Any:
+    def _perform_now(self, firing: Firing) -> Any:
         """The answer of an operation that need not be waited for, or `NOT_NOW`."""
         try:
             known = None
@@ -328,7 +311,7 @@ class Search:
                 raise
             return Thrown(error)
 
-    def _note(self, firing: _Firing) -> None:
+    def _note(self, firing: Firing) -> None:
         """Note for the journal what the firing asks, and what its agent holds meanwhile."""
         operation, transition, waiting = firing.operation, firing.transition, firing.waiting
         apart = process.apart(waiting)
@@ -343,7 +326,7 @@ class Search:
             # Before it is done: functions may change what they are given.
             self._run.session.asked(operation, transition)
 
-    async def _perform(self, firing: _Firing) -> None:
+    async def _perform(self, firing: Firing) -> None:
         transition = firing.transition
         try:
             with telemetry.span(
@@ -389,7 +372,7 @@ class Search:
 
         task.add_done_callback(ended)
 
-    def _commit(self, firing: _Firing) -> None:
+    def _commit(self, firing: Firing) -> None:
         """Run the agent on with its answer, and hand the state that it leads to to the supervisor."""
         state = firing.state
         if not state.unfinished:
