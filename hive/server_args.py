@@ -164,14 +164,6 @@ class HiveServerArgs:
         "are CUDA graphs for decode steps; 'on', everywhere; 'off', as SGLang does (default: auto).",
         choices=("auto", "on", "off"),
     )
-    side_by_side: int = _flag(
-        -1,
-        "Requests in a decode step up to which samples of a state that agree are computed side by side; beyond, one "
-        "waits for the rows of another. -1: 64 where there are CUDA graphs for decode steps (the time of one hardly "
-        "depends on its rows), 0 elsewhere (default: -1).",
-        type=int,
-        metavar="ROWS",
-    )
     kv_segments: bool = _flag(
         False,
         "Keep the KV of declared segments and of messages (/hive/prefill, /hive/decode), and place it behind any "
@@ -255,7 +247,6 @@ class HiveServerArgs:
             ("window_rounds", 1),
             ("max_agents", 1),
             ("max_tenant_agents", 1),
-            ("side_by_side", -1),
             ("kv_segments_bytes", 0),
             ("kv_segments_host_bytes", 0),
             ("max_header_bytes", 1024),

@@ -53,9 +53,6 @@ def advance(scheduler: Scheduler) -> None:
     state: SchedulerState = scheduler.hive
     if state.drawing and (state.waiting or len(state.drawing) > DRAWING):
         _see_off_lost(scheduler)
-    if state.cache is not None:
-        running = len(scheduler.running_batch.reqs) + len(scheduler.waiting_queue)
-        state.cache.spare_rows = max(0, state.side_by_side - running)
     if state.replaying:
         replaying, state.replaying = state.replaying, []
         state.replaying += [req for req in replaying if not _slice(scheduler, req)]

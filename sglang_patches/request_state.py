@@ -57,8 +57,6 @@ class SchedulerState:
     """Requests with a replay that goes on, or waits; each loop of the scheduler gives every one of them a slice."""
     drawing: list[Req]
     """Distinct samples that are being drawn."""
-    side_by_side: int = 0
-    """Requests in a decode step up to which samples that agree do not wait for each other's rows."""
     rows: DecodeRows | None = None
     """What goes through the model as decode rows; None on a release of SGLang where nothing can."""
     answers: dict[int, Req] = field(default_factory=dict)

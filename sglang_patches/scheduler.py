@@ -50,10 +50,6 @@ if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
     from sglang.srt.managers.scheduler import Scheduler
 
-FLAT_ROWS = 64
-"""Rows up to which a decode step of a large model takes hardly longer than one with a single row: it reads all weights.
-(6.3 ms with 1 row, 7.5 with 32: 8B parameters with adapters on an H200.)"""
-
 LEAST_PROBABILITY = 1e-300
 """What a drawn token is said to have where rounding left it without any."""
 
@@ -80,7 +76,6 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
     if current().decode_rows:
         runner = self.tp_worker.model_runner
         runner.hive_decode_rows = self.hive.rows = DecodeRows.of(runner, args.decode_rows)
-    self.hive.side_by_side = side_by_side(self, args)
     if args.kv_segments:
         from sglang_patches import kv_segments
 
@@ -88,14 +83,6 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
     by_contribution = args.schedule == "contribution"
     self.policy.hive_order = ContributionOrder(agents, args.schedule_max_passes) if by_contribution else None
     settle()
-
-
-def side_by_side(scheduler: Scheduler, args: HiveServerArgs) -> int:
-    """What ``--hive-side-by-side`` means here: by default nothing without graphs, where every row takes its time."""
-    if args.side_by_side >= 0:
-        return args.side_by_side
-    has_graphs = getattr(scheduler.tp_worker.model_runner.decode_cuda_graph_runner, "max_bs", 0) > 0
-    return FLAT_ROWS if has_graphs else 0
 
 
 def around_add_request_to_queue(

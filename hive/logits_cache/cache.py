@@ -157,9 +157,6 @@ class LogitsCache:
         self.statistics = CacheStatistics()
         self.epoch = 0
         self.in_flight = InFlight()
-        self.spare_rows = 0
-        """Rows by which the next decode step may grow at hardly any cost: samples that have begun take them instead of
-        waiting for each other's rows, which come a step late."""
         self._ahead: OrderedDict[_Key, _Ahead] = OrderedDict()
         self._ahead_tokens = 0
         self._pending: deque[_Key] = deque()
@@ -235,10 +232,6 @@ class LogitsCache:
             case Stop.UNKNOWN | Stop.DIVERGED:
                 # A hotspot replay follows one output: it has no use for a single row.
                 coming = request.policy != "hotspot" and request.state(output) in self.in_flight
-                if coming and output and request.policy == "stepwise" and self.spare_rows > 0:
-                    # Its KV is there but for the last token: it costs a row of the next step, and waits for nobody.
-                    self.spare_rows -= 1
-                    coming = False
                 return coming or _blocked(request)
             case Stop.UNDECIDED | Stop.CORRUPT:
                 return _blocked(request)

@@ -48,10 +48,8 @@ class Engine:
         cache: LogitsCache,
         flushed_at: int | None = None,
         head_size: int = VOCABULARY,
-        side_by_side: int = 0,
     ) -> None:
         self.jobs, self.cache, self.flushed_at = jobs, cache, flushed_at
-        self.side_by_side = side_by_side
         self.model = ToyModel(head_size)
         self.replaying: list[Job] = []
         self.computing: list[Job] = []
@@ -73,7 +71,6 @@ class Engine:
                 job.request = CachedRequest("m", RULE, job.seed, job.prompt, job.policy)
                 job.replay = self.cache.begin(job.request)
                 self.replaying.append(job)
-        self.cache.spare_rows = max(0, self.side_by_side - len(self.computing))
         for job in list(self.replaying):
             self.slice(job)
         for job in list(self.computing):
@@ -145,11 +142,11 @@ JOBS = st.lists(
 
 
 @settings(max_examples=300, deadline=None)
-@given(JOBS, st.none() | st.integers(0, 8), st.sampled_from([0, 2, 100]))
+@given(JOBS, st.none() | st.integers(0, 8))
 def test_everyone_gets_what_it_would_get_alone_whoever_leaves_on_the_way(
-    jobs: list[Job], flushed_at: int | None, side_by_side: int
+    jobs: list[Job], flushed_at: int | None
 ) -> None:
-    engine = Engine(jobs, LogitsCache(10**7), flushed_at, side_by_side=side_by_side)
+    engine = Engine(jobs, LogitsCache(10**7), flushed_at)
     engine.run()
     for job in jobs:
         if job.whole:
@@ -169,17 +166,6 @@ def test_a_state_is_computed_once_however_many_are_there(seeds: list[int]) -> No
     assert engine.model.passes == len(states)
     # Nobody is later than it would be alone by more than the loop in which a row is handed on.
     assert engine.loops <= 2 * LENGTH + 1
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=12))
-def test_side_by_side_nobody_waits_for_more_than_the_first_row(seeds: list[int]) -> None:
-    jobs = [Job(seed, [4]) for seed in seeds]
-    engine = Engine(jobs, LogitsCache(10**7), side_by_side=len(jobs))
-    engine.run()
-    assert engine.loops <= LENGTH + 1
-    # The prompt is computed once, and every step after it at most once for each.
-    assert engine.model.passes <= 1 + len(jobs) * (LENGTH - 1)
 
 
 def distinct_jobs(aborted_at: st.SearchStrategy[int | None]) -> st.SearchStrategy[list[Job]]:
