@@ -3,8 +3,8 @@
 A request that needs a row which the model is computing for another one waits for it, and draws its own token from it:
 samples of a state that are asked for at the same time share one computation for as long as they agree. The alternative,
 to let only the first one go ahead until its end, would save as much and make the others wait for tokens that they will
-not have in common with it.  Another, to give each sample a row of its own as soon as the prompt is known, was measured on
-an H200 with a model of 8B parameters: a search took as many steps, computed three times the tokens, and was slower.
+not have in common with it.  Another, to give each sample a row of its own as soon as the prompt is known, was measured
+with a model of 8B parameters on an H200: a search took as many steps, three times the tokens, and longer.
 """
 
 from __future__ import annotations
