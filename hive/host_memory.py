@@ -79,8 +79,8 @@ def give_back() -> None:
 def settle() -> None:
     """Have the garbage collector pass by whatever the process has by now.
 
-    Its modules and models are a million objects that stay for good.  Looking through them again and again was more than
-    half of what a short request cost the process that speaks HTTP.
+    Its modules and models are a million objects that stay for good.  Looking through them again and again shows in what
+    short requests cost.
     """
     gc.collect()
     gc.freeze()
