@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from hive_frontend.client.base import Completion, Sampling
 from hive_frontend.client.json_text import Json, as_json
@@ -16,15 +16,39 @@ def as_dict(value: Any) -> Json:
     return value if isinstance(value, dict) else {}
 
 
+class Read(NamedTuple):
+    """What a server read to make an answer."""
+
+    prompt: int = 0
+    cached: int = 0
+    """Those tokens of the prompt that it had in its prefix cache."""
+
+
+def read_of(prompt: Any, cached: Any) -> Read:
+    """What a server read, of which it need not tell anything."""
+    if not isinstance(prompt, int):
+        return Read()
+    return Read(prompt, min(cached, prompt) if isinstance(cached, int) else 0)
+
+
+def read_usage(usage: Any) -> Read:
+    """What the `usage` of OpenAI's endpoints says that a request read; once, however many choices it asked for."""
+    usage = as_dict(usage)
+    return read_of(
+        usage.get("prompt_tokens"), as_dict(usage.get("prompt_tokens_details")).get("cached_tokens")
+    )
+
+
 def completion_of(
     text: Any,
     meta: Json,
     used: Any,
     finish: Any,
+    read: Read,
     prompt_ids: Sequence[int] = (),
     output_ids: Sequence[int] = (),
 ) -> Completion:
-    """An answer, given what its server says of it in `meta_info`, of the tokens used and of its end."""
+    """An answer, given what its server says of it in `meta_info`, of the tokens used and read, and of its end."""
     if not isinstance(text, str):
         raise ModelError(f"the server's answer holds no text but {text!r}")
     hive = as_dict(meta.get("hive"))
@@ -37,6 +61,7 @@ def completion_of(
         None if reason is None else str(reason),
         prompt_ids,
         output_ids,
+        *read,
     )
 
 
@@ -49,6 +74,7 @@ def read_generated(answer: Json, prompt_ids: Sequence[int] = ()) -> Completion:
         meta,
         meta.get("completion_tokens"),
         meta.get("finish_reason"),
+        read_of(meta.get("prompt_tokens"), meta.get("cached_tokens")),
         () if output_ids is None else prompt_ids,
         () if output_ids is None else output_ids,
     )
@@ -62,11 +88,13 @@ def choices_of(answer: Json) -> list[Any]:
     return choices
 
 
-def read_choice(choice: Json, used: Any) -> Completion:
+def read_choice(choice: Json, used: Any, read: Read) -> Completion:
     """One of the choices, which took `used` tokens."""
     text = as_dict(choice["message"]).get("content") if "message" in choice else choice.get("text")
     # A model that stopped at once, or was cut off while thinking, leaves the content empty or null.
-    return completion_of(text or "", as_dict(choice.get("meta_info")), used, choice.get("finish_reason"))
+    return completion_of(
+        text or "", as_dict(choice.get("meta_info")), used, choice.get("finish_reason"), read
+    )
 
 
 def shares(used: Any, count: int) -> list[Any]:
