@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from hive_frontend.client.base import Completion, Sampling
 from hive_frontend.client.json_text import Json, as_json
@@ -16,19 +16,18 @@ def as_dict(value: Any) -> Json:
     return value if isinstance(value, dict) else {}
 
 
-class Read(NamedTuple):
-    """What a server read to make an answer."""
-
-    prompt: int = 0
-    cached: int = 0
-    """Those tokens of the prompt that it had in its prefix cache."""
+Read = tuple[int, int]
+"""What a server read to make an answer: tokens of the prompt, and those of them that it had in its prefix cache."""
+NOTHING_READ: Read = (0, 0)
 
 
 def read_of(prompt: Any, cached: Any) -> Read:
     """What a server read, of which it need not tell anything."""
     if not isinstance(prompt, int):
-        return Read()
-    return Read(prompt, min(cached, prompt) if isinstance(cached, int) else 0)
+        return NOTHING_READ
+    if not isinstance(cached, int):
+        return prompt, 0
+    return prompt, cached if cached < prompt else prompt
 
 
 def read_usage(usage: Any) -> Read:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hive_frontend.client.answers import (
-    Read,
+    NOTHING_READ,
     as_dict,
     choices_of,
     completion_of,
@@ -89,7 +89,7 @@ class OpenAIRoutes:
                     ask.text.finish(None)
             if ask.waits:
                 # The prompt was read once for all of them: the first that still waits has it on its bill.
-                read = Read()
+                read = NOTHING_READ
             ask.settle(done)
 
     async def _stream(
@@ -140,7 +140,7 @@ class OpenAIRoutes:
                 text = ask.text.finish(matched.get(index))
                 done = completion_of(text, {}, used[index], finish[index], read)
                 if ask.waits:
-                    read = Read()
+                    read = NOTHING_READ
                 ask.settle(done)
             elif ask.begun or len(sent) == 1:
                 ask.settle(
