@@ -33,18 +33,8 @@ def wilson(solved: int, tasks: int) -> tuple[float, float]:
     return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))
 
 
-def usage_of(usages: Iterable[Usage]) -> Usage:
-    """Usages added up."""
-    usages = list(usages)
-    return Usage(
-        requests=sum(usage.requests for usage in usages),
-        tokens_generated=sum(usage.tokens_generated for usage in usages),
-        tokens_replayed=sum(usage.tokens_replayed for usage in usages),
-    )
-
-
 def usage_by_agent(bills: Iterable[dict[str, Usage]]) -> dict[str, Usage]:
     """Usages of several runs added up by agent."""
     bills = list(bills)
     names = sorted({name for bill in bills for name in bill})
-    return {name: usage_of(bill[name] for bill in bills if name in bill) for name in names}
+    return {name: Usage.sum(bill[name] for bill in bills if name in bill) for name in names}

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from bench.game24.methods import Attempt, Method, Shape
 from bench.report_file import HowMade
-from bench.tally import Share, usage_by_agent, usage_of, wilson
+from bench.tally import Share, usage_by_agent, wilson
 from hive import Usage
 
 RANDOM = "random"
@@ -98,7 +98,7 @@ def row_of(
         share_high=high,
         proposals=sum(attempt.proposals for attempt in firsts),
         duplicates=sum(attempt.duplicates for attempt in firsts),
-        **usage_of(agents.values()).model_dump(),
+        **Usage.sum(agents.values()).model_dump(),
         wall_s=wall_s,
         agents=agents,
         by_task=[

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from rich.table import Table
 
 from bench.game24.puzzles import Puzzle
-from bench.tally import usage_by_agent, usage_of
+from bench.tally import usage_by_agent
 
 
 class Game(BaseModel):
@@ -77,7 +77,7 @@ def summarise(games: Iterable[Game], *, search: str, supervisor: Supervisor, lot
         solved=sum(game.solved for game in games),
         random_solved=sum(game.random_solved for game in games),
         random_expected=sum(game.random_share for game in games),
-        **usage_of(game.totals for game in games).model_dump(),
+        **Usage.sum(game.totals for game in games).model_dump(),
         wall_s=sum(game.totals.wall_s for game in games),
         agents=usage_by_agent(game.totals.agents for game in games),
         seed=seed,

@@ -11,7 +11,7 @@ from bench.report_file import HowMade
 from bench.roles.rtl import HELD_OUT
 from bench.rtl_repair.bugs import Bug
 from bench.rtl_repair.methods import Attempt, Method
-from bench.tally import Share, usage_by_agent, usage_of, wilson
+from bench.tally import Share, usage_by_agent, wilson
 from hive import Usage
 
 RANDOM = "random"
@@ -118,7 +118,7 @@ def row(
         rate_low=low,
         rate_high=high,
         patches=patches,
-        **usage_of(agents.values()).model_dump(),
+        **Usage.sum(agents.values()).model_dump(),
         wall_s=wall_s,
         agents=agents,
     )

@@ -99,13 +99,7 @@ class CachedMessage:
         """All that the handle says, as JSON can express it."""
         fields: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
         if isinstance(self.text, Reply):
-            reply = self.text
-            fields["text"] = [
-                str(reply),
-                reply.tokens_generated,
-                reply.tokens_replayed,
-                reply.finish_reason,
-            ]
+            fields["text"] = self.text.to_json()
         return fields
 
     @classmethod

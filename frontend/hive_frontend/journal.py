@@ -130,8 +130,7 @@ class Journal:
 
     def add_reply(self, key: Key, asked: Asked, reply: Reply) -> None:
         """Keep the model's answer to the call `key`."""
-        answer = [str(reply), reply.tokens_generated, reply.tokens_replayed, reply.finish_reason]
-        self._add(key, asked, {"reply": answer})
+        self._add(key, asked, {"reply": reply.to_json()})
 
     def message(self, key: Key, asked: Asked) -> CachedMessage | None:
         """The message that the call `key` made; None if it is not known."""

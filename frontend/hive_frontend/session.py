@@ -334,7 +334,7 @@ class Session:
             raise journal.missing(transition.key)
 
     def _keep(self, done: Completion, agent: str, call: Gen, transition: Transition) -> Reply:
-        reply = Reply(done.text, done.tokens_generated, done.tokens_replayed, done.finish_reason)
+        reply = done.reply
         if self._journal is not None:
             self._journal.add_reply(transition.key, self.asked(call, transition), reply)
         if transition.caller.meter.limited:

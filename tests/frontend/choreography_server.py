@@ -111,6 +111,8 @@ class Keeper:
             "output_ids": list(map(ord, written)),
             "finish_reason": {"type": "stop", "matched": 2},
             "meta_info": {
+                "prompt_tokens": len(begun),
+                "cached_tokens": 1,
                 "completion_tokens": len(written) + 1,
                 "hive": {"tokens_generated": len(written), "tokens_replayed": 1},
             },

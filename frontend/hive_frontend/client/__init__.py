@@ -12,6 +12,7 @@ from hive_frontend.client.base import (
     sample_seed,
 )
 from hive_frontend.client.http import HttpClient
+from hive_frontend.client.prices import Prices
 from hive_frontend.client.text_messages import TextMessages
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "HttpClient",
     "MessageCall",
     "OnText",
+    "Prices",
     "Request",
     "Sampling",
     "TextMessages",

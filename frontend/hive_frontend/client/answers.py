@@ -16,15 +16,38 @@ def as_dict(value: Any) -> Json:
     return value if isinstance(value, dict) else {}
 
 
+Read = tuple[int, int]
+"""What a server read to make an answer: tokens of the prompt, and those of them that it had in its prefix cache."""
+NOTHING_READ: Read = (0, 0)
+
+
+def read_of(prompt: Any, cached: Any) -> Read:
+    """What a server read, of which it need not tell anything."""
+    if not isinstance(prompt, int):
+        return NOTHING_READ
+    if not isinstance(cached, int):
+        return prompt, 0
+    return prompt, cached if cached < prompt else prompt
+
+
+def read_usage(usage: Any) -> Read:
+    """What the `usage` of OpenAI's endpoints says that a request read; once, however many choices it asked for."""
+    usage = as_dict(usage)
+    return read_of(
+        usage.get("prompt_tokens"), as_dict(usage.get("prompt_tokens_details")).get("cached_tokens")
+    )
+
+
 def completion_of(
     text: Any,
     meta: Json,
     used: Any,
     finish: Any,
+    read: Read,
     prompt_ids: Sequence[int] = (),
     output_ids: Sequence[int] = (),
 ) -> Completion:
-    """An answer, given what its server says of it in `meta_info`, of the tokens used and of its end."""
+    """An answer, given what its server says of it in `meta_info`, of the tokens used and read, and of its end."""
     if not isinstance(text, str):
         raise ModelError(f"the server's answer holds no text but {text!r}")
     hive = as_dict(meta.get("hive"))
@@ -37,6 +60,7 @@ def completion_of(
         None if reason is None else str(reason),
         prompt_ids,
         output_ids,
+        *read,
     )
 
 
@@ -49,6 +73,7 @@ def read_generated(answer: Json, prompt_ids: Sequence[int] = ()) -> Completion:
         meta,
         meta.get("completion_tokens"),
         meta.get("finish_reason"),
+        read_of(meta.get("prompt_tokens"), meta.get("cached_tokens")),
         () if output_ids is None else prompt_ids,
         () if output_ids is None else output_ids,
     )
@@ -62,11 +87,13 @@ def choices_of(answer: Json) -> list[Any]:
     return choices
 
 
-def read_choice(choice: Json, used: Any) -> Completion:
+def read_choice(choice: Json, used: Any, read: Read) -> Completion:
     """One of the choices, which took `used` tokens."""
     text = as_dict(choice["message"]).get("content") if "message" in choice else choice.get("text")
     # A model that stopped at once, or was cut off while thinking, leaves the content empty or null.
-    return completion_of(text or "", as_dict(choice.get("meta_info")), used, choice.get("finish_reason"))
+    return completion_of(
+        text or "", as_dict(choice.get("meta_info")), used, choice.get("finish_reason"), read
+    )
 
 
 def shares(used: Any, count: int) -> list[Any]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from hive_frontend.cached_message import CachedMessage
 from hive_frontend.dialogue import Message
 from hive_frontend.errors import HiveError, ModelError
+from hive_frontend.reply import Reply
 
 # Only what regex dialects of grammar engines agree on; `re.escape` also escapes blanks, which some refuse.
 _REGEX_SPECIAL = frozenset(r"\.^$*+?{}[]|()/")
@@ -149,6 +150,26 @@ class Completion(NamedTuple):
     """Tokens of the prompt; empty where the server does not tell. A Hive server does for dialogues."""
     output_ids: Sequence[int] = ()
     """Tokens of the answer as the model wrote them; empty where the server does not tell."""
+    prompt_tokens: int = 0
+    """Tokens of the prompt; 0 where the server does not tell, and where they are on the bill of another call that
+    travelled in the same request."""
+    cached_tokens: int = 0
+    """Those of them that the server had in its prefix cache; 0 where it does not tell."""
+    cost: float | None = None
+    """What the answer cost; None where no prices are known."""
+
+    @property
+    def reply(self) -> Reply:
+        """What agent code gets of it."""
+        return Reply(
+            self.text,
+            self.tokens_generated,
+            self.tokens_replayed,
+            self.finish_reason,
+            self.prompt_tokens,
+            self.cached_tokens,
+            self.cost,
+        )
 
 
 Corrector = str | Mapping[str, Any]

@@ -27,6 +27,7 @@ from hive_frontend.client.merging import Ask, Merger, waiting
 from hive_frontend.client.message_routes import MessageKind, MessageRoutes, message_path
 from hive_frontend.client.model_names import ModelNames
 from hive_frontend.client.openai_routes import OpenAIRoutes
+from hive_frontend.client.prices import Prices
 from hive_frontend.client.prompts import PromptCache
 from hive_frontend.client.rendering import Rendering, read_prompt, render_body
 from hive_frontend.client.spelling import fits, grammar_of, settings_of, spelled
@@ -69,9 +70,11 @@ class HttpClient(Client):
 
     Calls that ask for the same in the same moment, such as samples of one state, travel as one request, each with its
     own seed, tag, limits and errors. A request to OpenAI's endpoints has one seed, the first call's, and its answer one
-    count of tokens, of which each call is charged an equal share. `merge=False` sends every call by itself.
+    count of tokens, of which each call is charged an equal share; the prompt, which is read once, is on the bill of the
+    first call. `merge=False` sends every call by itself.
 
     `extra_headers` go with every request; `extra_body` with those to OpenAI's endpoints, in place of fields so named.
+    With `prices`, replies and totals say what they cost.
 
     `replay="off"` asks a Hive server to decode every token anew; `replay="distinct"` to draw without replacement:
     within a session no two answers to the same prompt, under the same settings, are made of the same tokens, until all
@@ -97,12 +100,16 @@ class HttpClient(Client):
         merge: bool = True,
         extra_body: Mapping[str, Any] | None = None,
         extra_headers: Mapping[str, str] | None = None,
+        prices: Prices | None = None,
     ) -> None:
         if replay not in ("stepwise", "distinct", "off"):
             raise ValueError(f'replay must be "stepwise", "distinct" or "off", not {replay!r}')
         if affinity not in ("session", "agent"):
             raise ValueError(f'affinity must be "session" or "agent", not {affinity!r}')
+        if prices is not None and not isinstance(prices, Prices):
+            raise TypeError(f"prices must be Prices(prompt=..., output=...), not {prices!r}")
         check_limits(timeout_s, attempts)
+        self._prices = prices
         self._affinity = affinity
         self._model = model
         self._timeout_s = timeout_s
@@ -115,7 +122,7 @@ class HttpClient(Client):
         self._behind = None if servers is None else BehindRouter(servers, api_key, headers)
         # Behind a router the tenant is named by what the router forwards, and must not be named twice.
         self._transport = Transport(url, api_key, headers if servers is None else extra)
-        self._messages = MessageRoutes(self._transport, replay)
+        self._messages = MessageRoutes(self._transport, replay, prices)
         self._is_hive: bool | None = None
         """Whether the server has Hive's routes; None until it was asked for one."""
         self._has_generate = True
@@ -142,7 +149,8 @@ class HttpClient(Client):
         return self._transport.url
 
     async def complete(self, request: Request, on_text: OnText | None = None) -> Completion:
-        return await self._limited(request, lambda attempts: self._draw(request, attempts, on_text))
+        done = await self._limited(request, lambda attempts: self._draw(request, attempts, on_text))
+        return done if self._prices is None else self._prices.charge(done)
 
     async def prefill(self, call: MessageCall) -> CachedMessage:
         return await self._limited(call.request, lambda attempts: self._make("prefill", call, attempts, None))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import quote
 
 from hive_frontend.cached_message import CachedMessage, KvUse
+from hive_frontend.client.answers import as_dict, completion_of, read_of
 from hive_frontend.client.base import MessageCall, OnText, sample_seed
 from hive_frontend.client.json_text import Json
+from hive_frontend.client.prices import Prices
 from hive_frontend.client.spelling import grammar_of, settings_of
 from hive_frontend.client.streamed import StreamedText
 from hive_frontend.client.transport import Transport
@@ -22,11 +24,12 @@ _TEXT = {"prefill": ("text", "tokens"), "decode": ("header", "header_tokens")}
 
 
 class MessageRoutes:
-    """Makes messages at the server behind `transport`; `replay` is that of the client."""
+    """Makes messages at the server behind `transport`; `replay` and `prices` are those of the client."""
 
-    def __init__(self, transport: Transport, replay: str) -> None:
+    def __init__(self, transport: Transport, replay: str, prices: Prices | None) -> None:
         self._transport = transport
         self._replay = replay
+        self._prices = prices
 
     async def make(
         self,
@@ -66,7 +69,7 @@ class MessageRoutes:
                 f"{self._transport.url} keeps no messages; start a server that does with python -m "
                 "hive.launch_server --hive-kv-segments, or send texts instead, with TextMessages"
             )
-        return _read(kind, call, answer)
+        return _read(kind, call, answer, self._prices)
 
     async def _stream(
         self, path: str, body: Json, attempts: int, headers: Mapping[str, str], text: StreamedText
@@ -110,12 +113,12 @@ def _body(kind: MessageKind, call: MessageCall) -> Json:
     return body
 
 
-def _read(kind: MessageKind, call: MessageCall, answer: Json) -> CachedMessage:
+def _read(kind: MessageKind, call: MessageCall, answer: Json, prices: Prices | None) -> CachedMessage:
     """The handle that an answer gives; `ModelError` when it is none."""
     begun = call.request.prompt or ""
     try:
         id, tokens, offset = answer["id"], answer["tokens"], answer["offset"]
-        text = begun if kind == "prefill" else _reply(answer)
+        text = begun if kind == "prefill" else _reply(answer, prices)
     except KeyError as missing:
         raise ModelError(
             f"the server's answer holds no message, for want of {missing}: {json.dumps(answer)[:200]}"
@@ -134,14 +137,13 @@ def _read(kind: MessageKind, call: MessageCall, answer: Json) -> CachedMessage:
     )
 
 
-def _reply(answer: Json) -> Reply:
-    meta: dict[str, Any] = answer.get("meta_info") or {}
-    hive = meta.get("hive") or {}
-    generated = hive.get(
-        "tokens_generated", meta.get("completion_tokens", len(answer.get("output_ids") or ()))
+def _reply(answer: Json, prices: Prices | None) -> Reply:
+    meta = as_dict(answer.get("meta_info"))
+    done = completion_of(
+        answer["text"] or "",  # A server without a tokenizer has none.
+        meta,
+        len(answer.get("output_ids") or ()),
+        answer.get("finish_reason"),
+        read_of(meta.get("prompt_tokens"), meta.get("cached_tokens")),
     )
-    finish = answer.get("finish_reason")
-    reason = finish.get("type") if isinstance(finish, dict) else finish
-    return Reply(
-        answer["text"], generated, hive.get("tokens_replayed", 0), None if reason is None else str(reason)
-    )
+    return (done if prices is None else prices.charge(done)).reply

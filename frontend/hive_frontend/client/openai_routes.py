@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hive_frontend.client.answers import as_dict, choices_of, completion_of, read_choice, shares
-from hive_frontend.client.base import Completion
+from hive_frontend.client.answers import (
+    NOTHING_READ,
+    as_dict,
+    choices_of,
+    completion_of,
+    read_choice,
+    read_usage,
+    shares,
+)
 from hive_frontend.client.json_text import Json
 from hive_frontend.client.merging import Ask, give_up_begun, waiting
 from hive_frontend.client.model_names import Served
@@ -70,14 +77,19 @@ class OpenAIRoutes:
         answer = await self._transport.send("POST", path, body, attempts=attempts, headers=headers)
         assert answer is not None
         choices = choices_of(answer)
-        used = shares(as_dict(answer.get("usage")).get("completion_tokens"), len(choices))
+        usage = as_dict(answer.get("usage"))
+        used = shares(usage.get("completion_tokens"), len(choices))
+        read = read_usage(usage)
         for ask, choice, tokens in zip(asks, choices, used, strict=False):
-            done = read_choice(as_dict(choice), tokens)
+            done = read_choice(as_dict(choice), tokens, read)
             if wrapped:
                 done = done._replace(text=unwrapped(done.text))
                 if ask.text is not None:
                     ask.text.text = done.text
                     ask.text.finish(None)
+            if ask.waits:
+                # The prompt was read once for all of them: the first that still waits has it on its bill.
+                read = NOTHING_READ
             ask.settle(done)
 
     async def _stream(
@@ -122,16 +134,17 @@ class OpenAIRoutes:
             headers=headers,
         )
         used = shares(usage.get("completion_tokens"), len(sent))
+        read = read_usage(usage)
         for index, ask in enumerate(sent):
             if finish.get(index) is not None and ask.text is not None:
-                ask.settle(_completion(ask.text.finish(matched.get(index)), used[index], finish[index]))
+                text = ask.text.finish(matched.get(index))
+                done = completion_of(text, {}, used[index], finish[index], read)
+                if ask.waits:
+                    read = NOTHING_READ
+                ask.settle(done)
             elif ask.begun or len(sent) == 1:
                 ask.settle(
                     ModelError(
                         f"POST {self._transport.url}{path}: the stream ended before the answer was complete"
                     )
                 )
-
-
-def _completion(text: str, used: Any, finish: Any) -> Completion:
-    return completion_of(text, {}, used, finish)

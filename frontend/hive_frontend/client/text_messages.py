@@ -9,7 +9,6 @@ from hive_frontend.client.base import Client, Completion, MessageCall, OnText, R
 from hive_frontend.client.http import HttpClient
 from hive_frontend.dialogue import Message
 from hive_frontend.errors import HiveError
-from hive_frontend.reply import Reply
 
 
 def as_text(call: MessageCall) -> Request:
@@ -29,12 +28,11 @@ def prefilled(call: MessageCall, id: str) -> CachedMessage:
 
 def decoded(call: MessageCall, id: str, done: Completion) -> CachedMessage:
     """What a client without a tokenizer makes of an answer: words of the header count as tokens."""
-    reply = Reply(done.text, done.tokens_generated, done.tokens_replayed, done.finish_reason)
     begun = prefilled(call, id)
     return CachedMessage(
         id,
         begun.session,
-        reply,
+        done.reply,
         begun.tokens + done.tokens_generated + done.tokens_replayed,
         begun.offset,
         header=begun.text,
