@@ -188,16 +188,18 @@ def fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
 
 
 def _fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
-    frames = []
-    own = _own_helpers(waiting, memo) if len(waiting.frames) > 1 else ()
-    for program, _, variables in waiting.frames:
-        if outer := program.outer_objects(closure=program not in own):
+    # A search forks at every firing, so that each look-up here counts.
+    suspended, awaited, context = waiting.frames, waiting.operation, waiting.context
+    own = _own_helpers(waiting, memo) if len(suspended) > 1 else None
+    for program, _, variables in suspended:
+        if outer := program.outer_objects(closure=not own or program not in own):
             memo.update(outer)
-        for name in program.shared:
-            if name in variables:
+        if program.shared:
+            for name in program.shared & variables.keys():
                 shared = _contents(variables[name])
                 memo[id(shared)] = shared
-    for program, point, variables in waiting.frames:
+    frames = []
+    for program, point, variables in suspended:
         copied = {}
         name = ""
         try:
@@ -207,21 +209,20 @@ def _fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
             raise
         except Exception as error:
             raise ForkError(_explain(program, point, name, _contents(variables[name]), error)) from error
-        if program in own:
+        if own and program in own:
             program = fork.copy(program, memo)
         frames.append(Frame(program, point, copied))
     # It is in the memo if a variable refers to it.
-    operation = memo.get(id(waiting.operation))
+    operation = memo.get(id(awaited))
     try:
         if operation is None:
-            kept = waiting.operation
-            operation = fork.copy(kept, memo) if isinstance(kept, Yield) else kept.__fork__(memo)
+            operation = fork.copy(awaited, memo) if isinstance(awaited, Yield) else awaited.__fork__(memo)
     except RecursionError:
         raise
     except Exception as error:
-        what = f"what is awaited there, of type {type(waiting.operation).__name__}"
-        raise ForkError(_complaint(waiting.frames[-1], what, error)) from error
-    return Waiting(tuple(frames), operation, None if waiting.context is None else waiting.context.copy())
+        what = f"what is awaited there, of type {type(awaited).__name__}"
+        raise ForkError(_complaint(suspended[-1], what, error)) from error
+    return Waiting(tuple(frames), operation, context if context is None else context.copy())
 
 
 def apart(waiting: Waiting) -> list[Any]:

@@ -141,20 +141,25 @@ class Program:
         all forks: `if best is MISSING` stays true.
         """
         function = self.function
-        outer = function.__globals__
+        objects: dict[int, Any] = self._outer_functions.copy()
         # Looked up anew every time: a helper may have given the name another value.
-        objects = [found for name in self._outer_names if type(found := outer.get(name)) not in _SHARED]
-        objects += self._outer_functions
+        for found in map(function.__globals__.get, self._outer_names):
+            if type(found) not in _SHARED:
+                objects[id(found)] = found
         if closure and function.__closure__:
-            objects += function.__closure__
-            objects += [cell.cell_contents for cell in function.__closure__ if _is_set(cell)]
-        return {id(found): found for found in objects} if objects else {}
+            for cell in function.__closure__:
+                objects[id(cell)] = cell
+                if _is_set(cell):
+                    objects[id(cell.cell_contents)] = cell.cell_contents
+        return objects
 
     @cached_property
-    def _outer_functions(self) -> list[FunctionType]:
+    def _outer_functions(self) -> dict[int, FunctionType]:
         """Functions that the global names refer to and that a fork would copy. Names of functions stay theirs."""
         found = map(self.function.__globals__.get, self._outer_names)
-        return [each for each in found if isinstance(each, FunctionType) and not is_definition(each)]
+        return {
+            id(each): each for each in found if isinstance(each, FunctionType) and not is_definition(each)
+        }
 
     @cached_property
     def _outer_names(self) -> tuple[str, ...]:
