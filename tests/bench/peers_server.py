@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.game24 import prompts
 from bench.game24.rules import legal_steps, numbers_of
-from tests.frontend.http_server import Answer, Handler, Received, Server
+from tests.frontend.http_server import Answer, Events, Handler, Received, Server
 
 
 def stand_in() -> Server:
@@ -19,11 +19,18 @@ def stand_in() -> Server:
     calls = itertools.count(1)
 
     def generate(request: Received) -> Answer:
-        prefilled.append(len(request.body["text"].split()))
-        settings = request.body["sampling_params"]
-        if "n" in settings:
-            return 200, [_answer(request.body, number) for number in range(settings["n"])]
-        return 200, _answer(request.body, settings.get("sampling_seed", next(calls)))
+        asked = singles(request.body)
+        prefilled.extend(len(body["text"].split()) for body in asked)
+        if isinstance(request.body["text"], list):
+            answers = [_answer(body, _seed(body)) for body in asked]
+            return 200, Events([{**answer, "index": index} for index, answer in enumerate(answers)])
+        (body,) = asked
+        if number := body["sampling_params"].get("n"):
+            return 200, [_answer(body, sample) for sample in range(number)]
+        return 200, _answer(body, _seed(body))
+
+    def _seed(body: dict[str, Any]) -> int:
+        return body["sampling_params"].get("sampling_seed", next(calls))
 
     def metrics(request: Received) -> Answer:
         text = f'sglang:realtime_tokens_total{{mode="prefill_compute",tp_rank="0"}} {sum(prefilled)}.0\n'
@@ -60,8 +67,19 @@ def _answer(body: dict[str, Any], seed: int) -> dict[str, Any]:
     return {"text": text, "meta_info": {"completion_tokens": 3, "finish_reason": {"type": "stop"}}}
 
 
+def singles(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a request asks for, each as it would be asked for alone: calls of one moment travel as a list."""
+    if not isinstance(body["text"], list):
+        return [body]
+    found = []
+    for text, settings, adapter in zip(body["text"], body["sampling_params"], body["lora_path"], strict=True):
+        own = {name: value for name, value in settings.items() if name != "stream_interval"}
+        found.append({"text": text, "sampling_params": own, "lora_path": adapter})
+    return found
+
+
 def bodies(server: Server) -> list[str]:
     """What was asked so far, in an order that does not depend on when; forgets it."""
-    asked = sorted(json.dumps(request.body, sort_keys=True) for request in server.asked("/generate"))
+    asked = [body for request in server.asked("/generate") for body in singles(request.body)]
     server.received.clear()
-    return asked
+    return sorted(json.dumps(body, sort_keys=True) for body in asked)

@@ -69,11 +69,11 @@ def unwrapped(text: str) -> str:
 
 
 def fits(sampling: Sampling, text: str, finish_reason: str | None) -> bool:
-    """Whether an answer is one that the grammar allows, or the beginning of one where it was cut short."""
+    """Whether an answer is one that the grammar allows, or the beginning of one where it may have been cut short."""
+    cut = finish_reason == "length" or bool(sampling.stop)
     if sampling.choices:
-        cut = finish_reason == "length"
         return any(choice.startswith(text) if cut else choice == text for choice in sampling.choices)
-    if sampling.regex is None or finish_reason == "length":
+    if sampling.regex is None or cut:
         return True
     try:
         return re.fullmatch(sampling.regex, text) is not None
