@@ -10,7 +10,12 @@ from sglang_patches.steps import Steps
 
 
 def batch(mode: str, rows: int) -> Any:
-    kinds = SimpleNamespace(is_decode=lambda: mode == "decode", is_extend=lambda: mode == "extend")
+    # As upstream has it, a mixed batch is an extend, too.
+    kinds = SimpleNamespace(
+        is_decode=lambda: mode == "decode",
+        is_mixed=lambda: mode == "mixed",
+        is_extend=lambda: mode in ("extend", "mixed"),
+    )
     return SimpleNamespace(forward_mode=kinds, reqs=[None] * rows)
 
 
@@ -22,9 +27,15 @@ def counted(*batches: tuple[str, int]) -> dict[str, float]:
 
 
 def test_the_mean_is_that_of_decode_steps() -> None:
-    assert counted() == {"extends": 0, "decode_steps": 0, "decoded_rows": 0, "running_mean": 0.0}
+    nothing = {"extends": 0, "mixed": 0, "decode_steps": 0, "decoded_rows": 0, "running_mean": 0.0}
+    assert counted() == nothing
     found = counted(("extend", 7), ("decode", 3), ("decode", 4), ("idle", 0))
-    assert found == {"extends": 1, "decode_steps": 2, "decoded_rows": 7, "running_mean": 3.5}
+    assert found == {"extends": 1, "mixed": 0, "decode_steps": 2, "decoded_rows": 7, "running_mean": 3.5}
+
+
+def test_a_step_that_new_requests_are_a_part_of_is_a_decode_step() -> None:
+    found = counted(("mixed", 5), ("decode", 3))
+    assert found == {"extends": 0, "mixed": 1, "decode_steps": 2, "decoded_rows": 8, "running_mean": 4.0}
 
 
 def test_ranks_have_one_mean() -> None:
