@@ -21,7 +21,7 @@ SHOWN = frozenset({"hive/events/publisher.py", "hive/events/sessions.py"})
 """Modules that stamp what they show to people."""
 
 DATED = frozenset({"frontend/hive_frontend/client/transport.py"})
-"""Modules that are told dates: servers may say by one when to ask again, and a call waits no longer than it may take."""
+"""Modules that are told dates: a server may say by one when to ask again. (No call waits longer than it may take.)"""
 
 CLOCKS = frozenset({"time", "time_ns", "now", "utcnow", "today", "localtime", "gmtime", "ctime"})
 """Names of what tells the time of day, in the modules `time` and `datetime`."""
