@@ -43,7 +43,9 @@ def of(adapter: str | None) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def roles_server(launch_server: Callable[..., ServerProcess]) -> Iterator[ServerProcess]:
-    server = launch_server("--hive-roles", "--hive-kv-segments", "--dtype", "float32", "--api-key", KEY)
+    # Four servers run by now: the cache is not to shrink for what else the machine does.
+    flags = ("--hive-roles", "--hive-kv-segments", "--hive-min-free-host-bytes", "0")
+    server = launch_server(*flags, "--dtype", "float32", "--api-key", KEY)
     yield server
     server.stop()
 
