@@ -163,7 +163,7 @@ def around_forward(
 
     Flashinfer plans a decode step in pinned memory, one piece for each size of graph, and never waits for the copy.
     SGLang's own steps have nothing before that copy that takes long; Hive's have copies and passes, behind which the
-    next plan would overtake it.  So the next step waits for the device to have the plan of such a one, which it nearly
+    next plan would overtake it.  So each step waits for the device to have the plan of the one before, which it nearly
     always has by then.
     """
     kv: KvForward | None = getattr(self, "hive_kv", None)

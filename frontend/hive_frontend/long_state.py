@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -71,3 +73,8 @@ class LongState(State):
         for step in steps:
             path = path.then(step)
         return path
+
+
+def maker(path: Path, above: State | None) -> Callable[..., State]:
+    """What makes the state at the end of a path, given what a `State` is; `above` is that of `LongState`."""
+    return State if len(path) <= PIECE else partial(LongState, above=above)

@@ -18,7 +18,7 @@ from hive_frontend.errors import BranchFailed, BudgetExceeded, SupervisorError
 from hive_frontend.firing import Firing
 from hive_frontend.fork import ATOMS
 from hive_frontend.identity import PIECE, Path
-from hive_frontend.long_state import LongState
+from hive_frontend.long_state import LongState, maker
 from hive_frontend.operation import NOT_NOW
 from hive_frontend.process import Ended, Waiting
 from hive_frontend.scope import Scope, enter, leave
@@ -411,7 +411,7 @@ class Search:
         score: float | None,
     ) -> State:
         """Enter the state that a stretch of the agent's code led to; `score` holds if that code gave none."""
-        make: Callable[..., State] = State if len(path) <= PIECE else partial(LongState, above=self.above)
+        make = maker(path, self.above)
         given, self._scope.score = self._scope.score, None
         if given is not None:
             score = given
@@ -462,7 +462,7 @@ class Search:
             error.add_note(f"raised by agent {self.agent.name!r} {where}")
             raise error
         spent = isinstance(error, BudgetExceeded)
-        make: Callable[..., State] = State if len(path) <= PIECE else partial(LongState, above=self.above)
+        make = maker(path, self.above)
         state = make(
             path,
             parent,
