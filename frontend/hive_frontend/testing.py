@@ -10,9 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hive_frontend.cached_message import CachedMessage
 from hive_frontend.client.base import CallTimeout, Client, Completion, MessageCall, OnText, Request
 from hive_frontend.client.guard import RealCallForbidden, forbid_real_calls
+from hive_frontend.client.spelling import fits
 from hive_frontend.client.text_messages import as_text, decoded, prefilled
 from hive_frontend.dialogue import Message
 from hive_frontend.errors import HiveError, ModelError
+from hive_frontend.structured import InvalidAnswer
 
 __all__ = [
     "FunctionModel",
@@ -45,6 +47,10 @@ class FunctionModel(Client):
 
     `delay` gives the seconds that a call takes, to try out orders of completion. Without it, and with a function
     that is not `async`, calls are answered at once.
+
+    An answer that the call's `choices` or `regex` do not allow raises `InvalidAnswer`, as it does where an endpoint
+    ignores grammars. `grammars=False` hands it out: the model then stands for a server whose grammar the client
+    trusts, and which does not keep to it.
     """
 
     def __init__(
@@ -52,8 +58,10 @@ class FunctionModel(Client):
         function: Callable[[Request], Answer | Awaitable[Answer]],
         *,
         delay: Callable[[Request], float] | None = None,
+        grammars: bool = True,
     ) -> None:
         self._function = function
+        self._grammars = grammars
         self._delay = delay
         kind = type(self)
         # What a subclass does in `complete` or `register` must not be gone around.
@@ -79,7 +87,7 @@ class FunctionModel(Client):
         self.calls.append(request)
         answer = self._function(request)
         if isinstance(answer, (str, Completion)):
-            return _completion(answer)
+            return self._checked(request, answer)
         raise TypeError(
             f"the function of a FunctionModel gave {type(answer).__name__}, not a string or a Completion; "
             "declare it with async def if it waits for something"
@@ -109,7 +117,18 @@ class FunctionModel(Client):
         answer = self._function(request)
         if self._delay is not None:
             await asyncio.sleep(self._delay(request))
-        return _completion(answer if isinstance(answer, (str, Completion)) else await answer)
+        return self._checked(request, answer if isinstance(answer, (str, Completion)) else await answer)
+
+    def _checked(self, request: Request, answer: Answer) -> Completion:
+        completion = Completion(answer, len(answer.split()), 0, "stop") if isinstance(answer, str) else answer
+        if self._grammars and not fits(request.sampling, completion.text, completion.finish_reason):
+            what = "choices" if request.sampling.choices else "regex"
+            raise InvalidAnswer(
+                f"the function of a FunctionModel gave {completion.text[:200]!r}, which is not what {what} allows, to "
+                f"{_describe(request)}; grammars=False hands such answers out",
+                text=completion.text,
+            )
+        return completion
 
     async def prefill(self, call: MessageCall) -> CachedMessage:
         return self._keep(prefilled(call, self._new_id(call)))
@@ -167,12 +186,13 @@ class ScriptedModel(FunctionModel):
     function makes that order irrelevant. Tokens are counted as words: an answer of three words is three
     tokens, none of them replayed. Give a `Completion` instead of a string to say otherwise.
 
-    `delay` gives the seconds that a call takes, to try out orders of completion; without it, calls are answered
-    at once.
+    `delay` and `grammars` are those of a `FunctionModel`.
     """
 
-    def __init__(self, script: Script, *, delay: Callable[[Request], float] | None = None) -> None:
-        super().__init__(self._answer, delay=delay)
+    def __init__(
+        self, script: Script, *, delay: Callable[[Request], float] | None = None, grammars: bool = True
+    ) -> None:
+        super().__init__(self._answer, delay=delay, grammars=grammars)
         self._script = script
         self._used: dict[str, int] = {}
 
@@ -199,12 +219,6 @@ class ScriptedModel(FunctionModel):
             )
         self._used[key] = number + 1
         return script[number]
-
-
-def _completion(answer: Answer) -> Completion:
-    if isinstance(answer, Completion):
-        return answer
-    return Completion(answer, len(answer.split()), 0, "stop")
 
 
 def _is_async(function: Callable[..., object]) -> bool:

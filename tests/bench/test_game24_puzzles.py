@@ -97,7 +97,7 @@ def test_answers_by_lot_are_legal_and_cover_all_that_is_legal() -> None:
     model = by_lot()
     steps = set()
     for sample in range(200):
-        sampling = Sampling(regex=step_regex(numbers))
+        sampling = Sampling(regex=step_regex(numbers), stop=("=",))
         request = Request((), sampling, 7, "proposer", "s", "0", sample, prompts.propose(numbers))
         completion = model.answer_now(request)
         assert completion is not None
@@ -118,7 +118,7 @@ def test_distinct_answers_by_lot_come_once_until_all_are_used_up(numbers: Number
     texts = []
     for sample in range(len(legal_steps(numbers)) + 2):
         # Whoever asks: two branches of a search may reach the same position.
-        sampling = Sampling(regex=step_regex(numbers))
+        sampling = Sampling(regex=step_regex(numbers), stop=("=",))
         state = f"0.{sample % 3}"
         request = Request((), sampling, seed, "proposer", "s", state, sample, prompts.propose(numbers))
         completion = model.answer_now(request)

@@ -165,7 +165,8 @@ async def test_a_long_session_goes_from_bug_to_bug_and_is_condensed() -> None:
 
 @needs_tools
 async def test_a_server_without_grammars_makes_the_run_fail_not_raise() -> None:
-    result = await arun(decision, COUNTER, [BUG], Rules(patches=1), model=ScriptedModel({"*": "Well."}))
+    model = ScriptedModel({"*": "Well."}, grammars=False)
+    result = await arun(decision, COUNTER, [BUG], Rules(patches=1), model=model)
     assert result.best is None
     assert [node.failure for node in result.tree.nodes if node.status == "dead"] == [agents.NOT_OFFERED]
 

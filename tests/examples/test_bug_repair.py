@@ -143,7 +143,8 @@ def test_the_helper_ends_when_there_is_nothing_left_to_look_at() -> None:
 
 
 def test_a_server_without_grammars_makes_branches_fail_not_the_run() -> None:
-    model = ScriptedModel({"look_up": lambda request: request.sampling.choices[0], "patch": "I am sorry."})
+    script = {"look_up": lambda request: request.sampling.choices[0], "patch": "I am sorry."}
+    model = ScriptedModel(script, grammars=False)
     result = run(bug_repair.bug_repair, PROJECT, model=model)
     assert result.best is None
     assert any("grammars" in (node.failure or "") for node in result.tree.nodes)

@@ -107,7 +107,9 @@ def test_a_server_without_grammars_makes_branches_fail_not_the_run(text: str) ->
 
 def test_the_words_of_the_votes_add_up_to_the_score() -> None:
     words = iter(["sure", "likely", "impossible", "perhaps"])
-    model = ScriptedModel(lambda request: oracle(request) if request.agent == "proposer" else next(words))
+    model = ScriptedModel(
+        lambda request: oracle(request) if request.agent == "proposer" else next(words), grammars=False
+    )
     once = TreeOfThoughts(branch_at="propose", branching=1, breadth=1)
     result = run(game24.game24, PUZZLE.numbers, 2, model=model, supervisor=once)
     scores = [node.score for node in result.tree.nodes if node.name == "propose"]

@@ -58,6 +58,15 @@ def body_of(number: int) -> tuple[str, dict[str, Any]]:
     return path, {**body, "messages": [{"role": "user", "content": "A story."}]}
 
 
+def wait_until_free(client: ReplayClient, rid: str) -> None:
+    """Ask under ``rid`` until the server takes it: the id of a stream stays taken for two seconds after its end."""
+    end = time.monotonic() + 10
+    body = {"text": "x", "rid": rid, "sampling_params": {"max_new_tokens": 1}}
+    while (answer := client.http.post("/generate", json=body)).status_code != 200:
+        assert time.monotonic() < end, f"an id that is never free again is a leak: {answer.text}"
+        time.sleep(0.2)
+
+
 def test_sixteen_clients_killed_in_the_middle_of_their_streams_leave_nothing_behind(
     tight_server: ServerProcess, tight: ReplayClient
 ) -> None:
@@ -87,8 +96,7 @@ def test_sixteen_clients_killed_in_the_middle_of_their_streams_leave_nothing_beh
         assert len(beside.result().ids) == 24
     settled(tight)
     for number in range(1, CLIENTS + 1):
-        again = Ask("And", {"max_new_tokens": 1}, {"rid": f"client-{number}"})
-        assert len(tight.generate(again).ids) == 1, "an id that is never free again is a leak"
+        wait_until_free(tight, f"client-{number}")
     tight.flush()
     tight.generate(ask).assert_same(plain)
     assert settled(tight)["nodes"] > 0
@@ -121,8 +129,5 @@ def test_a_second_request_under_an_id_is_refused_and_the_first_one_goes_on(
         for last in chunks:
             ids = last["output_ids"]
     assert ids == plain.ids
-    end = time.monotonic() + 10
-    while (answer := tight.http.post("/generate", json={"text": "x", "rid": "twice"})).status_code != 200:
-        assert time.monotonic() < end, answer.text
-        time.sleep(0.2)
+    wait_until_free(tight, "twice")
     settled(tight)

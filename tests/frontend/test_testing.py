@@ -7,14 +7,23 @@ import asyncio
 import pytest
 from hive_frontend.client import CallTimeout, Completion, Request, Sampling
 from hive_frontend.dialogue import Message
+from hive_frontend.structured import InvalidAnswer
 from hive_frontend.testing import FunctionModel, RealCallForbidden, ScriptedModel, forbid_real_calls
 
 import hive.testing
 
 
 def ask(text: str = "q", **fields: object) -> Request:
-    given = {"seed": 7, "agent": "judge", "session": "s", "state": "0", "sample": 0, **fields}
-    return Request(messages=(Message("user", text),), sampling=Sampling(), **given)  # type: ignore[arg-type]
+    given = {
+        "seed": 7,
+        "agent": "judge",
+        "session": "s",
+        "state": "0",
+        "sample": 0,
+        "sampling": Sampling(),
+        **fields,
+    }
+    return Request(messages=(Message("user", text),), **given)  # type: ignore[arg-type]
 
 
 async def test_answers_that_need_no_waiting() -> None:
@@ -53,6 +62,23 @@ async def test_functions() -> None:
         assert len(model.calls) == 1
     with pytest.raises(TypeError, match=r"gave int, .* declare it with async def"):
         await FunctionModel(lambda request: 3).complete(ask())  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "good", "bad"),
+    [(Sampling(choices=("yes", "no")), "no", "Sure! yes"), (Sampling(regex="[0-9]+"), "42", "42 apples")],
+)
+async def test_answers_that_the_grammar_does_not_allow_are_refused(
+    sampling: Sampling, good: str, bad: str
+) -> None:
+    request = ask(sampling=sampling)
+    for delay in None, lambda request: 0.0:
+        assert (await FunctionModel(lambda request: good, delay=delay).complete(request)).text == good
+        with pytest.raises(InvalidAnswer, match=f"'{bad}'.*agent 'judge'") as refused:
+            await FunctionModel(lambda request: bad, delay=delay).complete(request)
+        assert refused.value.text == bad
+        unchecked = ScriptedModel([bad], delay=delay, grammars=False)
+        assert (await unchecked.complete(request)).text == bad
 
 
 async def test_a_timeout_of_the_function_is_its_own() -> None:
