@@ -15,10 +15,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hive.events.endpoint import AUTO, private
-from hive.refused_settings import refusal, segments_refusal
-from hive.roles import UnfitAdapter, lora_flags
-from hive.server_args import HiveServerArgs
+from hive.server.events.endpoint import AUTO, private
+from hive.server.flags.refused_settings import refusal, segments_refusal
+from hive.server.flags.server_args import HiveServerArgs
+from hive.server.roles import UnfitAdapter, lora_flags
 
 MODEL_FLAGS = frozenset({"--model-path", "--model", "--config"})
 """Flags of SGLang that say which model is served; without one of them it is the embedded one."""
@@ -148,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     given = {word.split("=", 1)[0] for word in rest}
     if not given & MODEL_FLAGS:
-        from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
+        from hive.server.embedded_model import EmbeddedModelError, ensure_embedded_model
 
         try:
             rest += ["--model-path", str(ensure_embedded_model())]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hive.ui.page import PATH
+from hive.server.ui.page import PATH
 
 
 def around_decide_request_auth(

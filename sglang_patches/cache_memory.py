@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hive.host_memory import available_bytes, budget, give_back, headroom
-from hive.logits_cache.cache import LogitsCache
+from hive.server.host_memory import available_bytes, budget, give_back, headroom
+from hive.server.logits_cache.cache import LogitsCache
 
 if TYPE_CHECKING:
     from sglang.srt.managers.scheduler import Scheduler

@@ -1,7 +1,7 @@
 """Prompt Choreography over HTTP: ``/hive/prefill``, ``/hive/decode``, ``/hive/messages``.
 
 A call becomes a request whose prompt is all its parents' tokens and its own; the scheduler places the parents' KV,
-and only the call's own tokens are computed.  See :mod:`hive.kv_segments.messages` for what the calls mean.
+and only the call's own tokens are computed.  See :mod:`hive.server.kv_segments.messages` for what the calls mean.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import orjson
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 
-from hive.kv_segments.messages import Layout, Message, MessageBook
-from hive.kv_segments.request import Keep
-from hive.request_checks.choreography import within
-from hive.request_tag import RequestError, header_tag, shown
+from hive.server.kv_segments.messages import Layout, Message, MessageBook
+from hive.server.kv_segments.request import Keep
+from hive.server.request_checks.choreography import within
+from hive.server.request_tag import RequestError, header_tag, shown
 from sglang_patches.control import controller
 from sglang_patches.kv_calls import Call
 from sglang_patches.request_door import PARSED

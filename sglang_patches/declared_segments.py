@@ -1,8 +1,8 @@
 """Segments that ordinary requests declare, in the HTTP process.
 
 By spans of token ids in ``custom_params.hive_segments``, or by separators in the text.  What the scheduler is sent is
-a :class:`~hive.kv_segments.request.KvRequest`.  Encodings in a context of the server's own (standalone, neutral) are
-made here, by a request of their own before the one that needs them.
+a :class:`~hive.server.kv_segments.request.KvRequest`.  Encodings in a context of the server's own (standalone,
+neutral) are made here, by a request of their own before the one that needs them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
-from hive.kv_segments.request import SEGMENTS_FIELD, Keep, KvRequest, spans_request
-from hive.kv_segments.segment import digest
-from hive.kv_segments.separator import SEPARATOR, split
-from hive.request_tag import RequestError
-from hive.server_args import HiveServerArgs
+from hive.server.flags.server_args import HiveServerArgs
+from hive.server.kv_segments.request import SEGMENTS_FIELD, Keep, KvRequest, spans_request
+from hive.server.kv_segments.segment import digest
+from hive.server.kv_segments.separator import SEPARATOR, split
+from hive.server.request_tag import RequestError
 from sglang_patches.kv_calls import Call, kv_call, tenant_of, write
 
 Encoding = tuple[str, str, str, str, str]

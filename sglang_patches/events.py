@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, HTTPException, Response
 from fastapi.responses import JSONResponse
 
-from hive.events import collect
-from hive.events.endpoint import OFF, of_rank
-from hive.events.event import AnyEvent, Requests, Scores
-from hive.events.hub import EventHub, TooManyClients
-from hive.events.publisher import EventPublisher
-from hive.events.sessions import SessionBoard
-from hive.events.stream import EventStream
-from hive.server_args import HiveServerArgs
-from hive.ui import page
+from hive.server.events import collect
+from hive.server.events.endpoint import OFF, of_rank
+from hive.server.events.event import AnyEvent, Requests, Scores
+from hive.server.events.hub import EventHub, TooManyClients
+from hive.server.events.publisher import EventPublisher
+from hive.server.events.sessions import SessionBoard
+from hive.server.events.stream import EventStream
+from hive.server.flags.server_args import HiveServerArgs
+from hive.server.ui import page
 from sglang_patches.releases import current
 
 if TYPE_CHECKING:

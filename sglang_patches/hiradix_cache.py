@@ -5,7 +5,7 @@ from __future__ import annotations
 from sglang.srt.mem_cache.hiradix_cache import HiRadixCache
 from sglang.srt.mem_cache.radix_cache import TreeNode
 
-from hive.integrity import IntegrityError
+from hive.server.integrity import IntegrityError
 from sglang_patches.radix_cache import AgentAware, subtree
 
 

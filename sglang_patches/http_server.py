@@ -14,12 +14,12 @@ import orjson
 from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from hive.access import Access
-from hive.host_memory import settle
-from hive.logits_cache.ratios import ratios
-from hive.request_checks import Limits
-from hive.request_tag import NAME_PATTERN, header_tag
-from hive.server_args import HiveServerArgs
+from hive.server.access import Access
+from hive.server.flags.server_args import HiveServerArgs
+from hive.server.host_memory import settle
+from hive.server.logits_cache.ratios import ratios
+from hive.server.request_checks import Limits
+from hive.server.request_tag import NAME_PATTERN, header_tag
 from sglang_patches import choreography, events, samples
 from sglang_patches.control import controller
 from sglang_patches.declared_segments import DeclaredSegments

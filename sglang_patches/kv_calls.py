@@ -8,8 +8,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hive.kv_segments.request import KV_FIELD, SEGMENTS_FIELD, KvRequest
-from hive.request_tag import header_tag, tag_in
+from hive.server.kv_segments.request import KV_FIELD, SEGMENTS_FIELD, KvRequest
+from hive.server.request_tag import header_tag, tag_in
 
 kv_call: ContextVar[KvRequest | None] = ContextVar("kv_call", default=None)
 """What a request of Hive's own asks of the store; it declares nothing itself."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from hive.kv_segments.rotation import UnsupportedRope
-from hive.kv_segments.slots import KvSlots
-from hive.refused_settings import segments_refusal
-from hive.server_args import HiveServerArgs
+from hive.server.flags.refused_settings import segments_refusal
+from hive.server.flags.server_args import HiveServerArgs
+from hive.server.kv_segments.rotation import UnsupportedRope
+from hive.server.kv_segments.slots import KvSlots
 from sglang_patches import releases
 from sglang_patches.model_runner import KvForward
 from sglang_patches.rotary_embedding import rope_of

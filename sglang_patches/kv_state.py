@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from hive.kv_segments.correctors import Corrector, PlacedRun, corrector_of
-from hive.kv_segments.plan import Piece, Run
-from hive.kv_segments.request import CONTEXTS, Keep, KvRequest
-from hive.kv_segments.segment import EncodedSegment, Placement, SegmentKey, digest
+from hive.server.kv_segments.correctors import Corrector, PlacedRun, corrector_of
+from hive.server.kv_segments.plan import Piece, Run
+from hive.server.kv_segments.request import CONTEXTS, Keep, KvRequest
+from hive.server.kv_segments.segment import EncodedSegment, Placement, SegmentKey, digest
 
 
 @dataclass(eq=False, slots=True)

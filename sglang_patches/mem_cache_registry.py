@@ -9,9 +9,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hive.agents.registry import AgentRegistry
-from hive.eviction.density import DensitySettings
-from hive.server_args import HiveServerArgs
+from hive.server.agents.registry import AgentRegistry
+from hive.server.eviction.density import DensitySettings
+from hive.server.flags.server_args import HiveServerArgs
 from sglang_patches.releases import current
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hive.agents.registry import OTHER, AgentRegistry
-from hive.eviction.book import ResidencyBook
-from hive.logits_cache.cache import LogitsCache
-from hive.logits_cache.replay import Stop
+from hive.server.agents.registry import OTHER, AgentRegistry
+from hive.server.eviction.book import ResidencyBook
+from hive.server.logits_cache.cache import LogitsCache
+from hive.server.logits_cache.replay import Stop
 
 
 class SchedulerMetrics:
@@ -16,7 +16,7 @@ class SchedulerMetrics:
     A process cannot take a label back (prometheus_client has no way to, where several share a directory).  So labels
     are bounded apart from the registry, which has as many agents at a time, but any number over the years: as many
     agents as it has slots get labels of their own without being registered, and twice as many in all.  Those that
-    follow are counted under :data:`~hive.agents.registry.OTHER`, and have no scores here.
+    follow are counted under :data:`~hive.server.agents.registry.OTHER`, and have no scores here.
     """
 
     def __init__(self) -> None:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hive.kv_segments.plan import Run, runs_of
-from hive.kv_segments.request import KV_FIELD, KvRequest
-from hive.kv_segments.segment import HostCopy
-from hive.kv_segments.siblings import Siblings
-from hive.kv_segments.slots import KvSlots
-from hive.kv_segments.store import Move
+from hive.server.kv_segments.plan import Run, runs_of
+from hive.server.kv_segments.request import KV_FIELD, KvRequest
+from hive.server.kv_segments.segment import HostCopy
+from hive.server.kv_segments.siblings import Siblings
+from hive.server.kv_segments.slots import KvSlots
+from hive.server.kv_segments.store import Move
 from sglang_patches.decode_rows import DecodeRows, to_device
 from sglang_patches.kv_state import KvState
 from sglang_patches.request_state import KV_KEY, tag_of

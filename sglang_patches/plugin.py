@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import logging
 
-from hive.server_args import HiveServerArgs
+from hive.server.flags.server_args import HiveServerArgs
 from sglang_patches import cpu_platform, releases
 from sglang_patches.patches import Patch, patches_of
 

@@ -1,4 +1,4 @@
-"""A radix cache that knows the agent behind every request, and evicts by a policy of :mod:`hive.eviction`.
+"""A radix cache that knows the agent behind every request, and evicts by a policy of :mod:`hive.server.eviction`.
 
 The mixin :class:`AgentAware` is shared with :mod:`sglang_patches.hiradix_cache`, which has a second tier.
 Reuse is counted once per request, when it first enters the tree: until then its last node is the one its prefix
@@ -23,14 +23,14 @@ from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.evict_policy import EvictionStrategy
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey, TreeNode
 
-from hive.agents.registry import OTHER, AgentRegistry
-from hive.eviction.base import EvictionPolicy, Weigh
-from hive.eviction.book import ResidencyBook, Use
-from hive.eviction.contribution import ContributionPolicy
-from hive.eviction.density import DensityPolicy, DensitySettings
-from hive.eviction.leaves import LeafIndex
-from hive.eviction.node import NodeRecord
-from hive.integrity import IntegrityError
+from hive.server.agents.registry import OTHER, AgentRegistry
+from hive.server.eviction.base import EvictionPolicy, Weigh
+from hive.server.eviction.book import ResidencyBook, Use
+from hive.server.eviction.contribution import ContributionPolicy
+from hive.server.eviction.density import DensityPolicy, DensitySettings
+from hive.server.eviction.leaves import LeafIndex
+from hive.server.eviction.node import NodeRecord
+from hive.server.integrity import IntegrityError
 from sglang_patches.releases import current
 
 if TYPE_CHECKING:

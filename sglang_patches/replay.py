@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from hive.logits_cache.logprobs import token_logprobs
-from hive.logits_cache.replay import Stop, Verdict
-from hive.logits_cache.trie import Node
+from hive.server.logits_cache.logprobs import token_logprobs
+from hive.server.logits_cache.replay import Stop, Verdict
+from hive.server.logits_cache.trie import Node
 from sglang_patches.request_state import (
     PROBABILITY_KEY,
     REPEATS_KEY,

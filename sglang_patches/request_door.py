@@ -1,9 +1,10 @@
 """The door: every request is looked at before SGLang sees it.
 
 A pure ASGI middleware.  It answers itself, before any byte of a stream, what must not come in: routes that are not
-served (:mod:`sglang_patches.routes`), web pages of others (:mod:`hive.access`), headers and bodies that are too large,
-and bad requests to generate.  The tag of ``x-hive-*`` headers is left in :data:`hive.request_tag.header_tag`, and is
-written into whatever the request asks of the engine (:mod:`sglang_patches.tokenizer_manager`).
+served (:mod:`sglang_patches.routes`), web pages of others (:mod:`hive.server.access`), headers and bodies that are
+too large, and bad requests to generate.  The tag of ``x-hive-*`` headers is left in
+:data:`hive.server.request_tag.header_tag`, and is written into whatever the request asks of the engine
+(:mod:`sglang_patches.tokenizer_manager`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import orjson
 from starlette.middleware import Middleware
 from starlette.responses import Response
 
-from hive.access import Access
-from hive.ids_in_flight import IdsInFlight
-from hive.kv_segments.separator import SEPARATOR
-from hive.request_checks import Limits, ids_of
-from hive.request_tag import RequestError, RequestTag, header_tag, shown, tag_from_headers
-from hive.secret_args import without_secrets
+from hive.server.access import Access
+from hive.server.flags.secret_args import without_secrets
+from hive.server.kv_segments.separator import SEPARATOR
+from hive.server.request_checks import Limits, ids_of
+from hive.server.request_checks.ids_in_flight import IdsInFlight
+from hive.server.request_tag import RequestError, RequestTag, header_tag, shown, tag_from_headers
 from sglang_patches import routes
 from sglang_patches.declared_segments import separated_chat
 

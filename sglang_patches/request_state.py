@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from hive.agents.registry import OTHER, AgentRegistry
-from hive.agents.tenant import EVERYTHING, View, qualified
-from hive.eviction.book import NOT_RESIDENT, Use
-from hive.kv_segments.request import KV_FIELD
-from hive.logits_cache.cache import CachedRequest, LogitsCache
-from hive.logits_cache.hotspot import HotspotRule
-from hive.logits_cache.replay import Replay
-from hive.logits_cache.sampling import SamplingRule, derive_seed
-from hive.request_tag import tag_in
+from hive.server.agents.registry import OTHER, AgentRegistry
+from hive.server.agents.tenant import EVERYTHING, View, qualified
+from hive.server.eviction.book import NOT_RESIDENT, Use
+from hive.server.kv_segments.request import KV_FIELD
+from hive.server.logits_cache.cache import CachedRequest, LogitsCache
+from hive.server.logits_cache.hotspot import HotspotRule
+from hive.server.logits_cache.replay import Replay
+from hive.server.logits_cache.sampling import SamplingRule, derive_seed
+from hive.server.request_tag import tag_in
 from sglang_patches.metrics import SchedulerMetrics
 from sglang_patches.releases import current
 from sglang_patches.steps import Steps

@@ -17,7 +17,7 @@ from sglang.srt.layers.rotary_embedding.base import LinearScalingRotaryEmbedding
 from sglang.srt.layers.rotary_embedding.rope_variant import Llama3RotaryEmbedding
 from sglang.srt.layers.rotary_embedding.yarn import YaRNScalingRotaryEmbedding
 
-from hive.kv_segments.rotation import Rope, UnsupportedRope, field_of
+from hive.server.kv_segments.rotation import Rope, UnsupportedRope, field_of
 
 _CLASSES = (RotaryEmbedding, LinearScalingRotaryEmbedding, Llama3RotaryEmbedding, YaRNScalingRotaryEmbedding)
 """Exactly these: what is derived from them rotates otherwise."""
@@ -29,8 +29,8 @@ _ANGLE_ERROR = 2e-6
 def rope_of(model: torch.nn.Module, config: Any) -> Rope:
     """What turns the cached keys of a model of SGLang's; ``config`` is its text model's Hugging Face config.
 
-    Raises :class:`~hive.kv_segments.rotation.UnsupportedRope` if the model has layers without RoPE or of different
-    kinds, or of a class or with tables that the config does not explain.
+    Raises :class:`~hive.server.kv_segments.rotation.UnsupportedRope` if the model has layers without RoPE or of
+    different kinds, or of a class or with tables that the config does not explain.
     """
     kinds = sorted(set(field_of(config, "layer_types") or ()))
     if len(kinds) > 1:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from hive.request_checks import (
+from hive.server.request_checks import (
     Limits,
     check_chat,
     check_completion,

@@ -1,13 +1,14 @@
 """Hive's sampler, registered with ``sglang.srt.layers.sampler`` as the backend ``hive``.
 
 Seeded per request without ``--enable-deterministic-inference``, independent of the rest of the batch, and the same
-inverse CDF that replay uses (:mod:`hive.logits_cache.sampling`).  The heads of the distributions are left on
+inverse CDF that replay uses (:mod:`hive.server.logits_cache.sampling`).  The heads of the distributions are left on
 ``logits_output`` for recording, so a distribution is ordered once for both.  They are taken after penalties, biases
 and the grammar's mask: what a state's row depends on beside its tokens is therefore part of the cache's namespace
 (see :mod:`sglang_patches.request_state`).
 
-On a CPU the draw is :func:`~hive.logits_cache.sampling.draw_live` itself, over the top-k of each row.  On a GPU it is
-:func:`~hive.logits_cache.device_sampling.draw_rows`, its twin over whole batches, which never waits for the device.
+On a CPU the draw is :func:`~hive.server.logits_cache.sampling.draw_live` itself, over the top-k of each row.  On a
+GPU it is :func:`~hive.server.logits_cache.device_sampling.draw_rows`, its twin over whole batches, which never waits
+for the device.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from sglang.srt.layers import sampler as upstream
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
-from hive.logits_cache.device_sampling import DrawnRows, Truncations, draw_rows
-from hive.logits_cache.distinct import Constraint
-from hive.logits_cache.head import Head
-from hive.logits_cache.packing import pack, pack_rows
-from hive.logits_cache.sampling import SamplingRule, draw_live, probability, uniform
-from hive.server_args import HiveServerArgs
+from hive.server.flags.server_args import HiveServerArgs
+from hive.server.logits_cache.device_sampling import DrawnRows, Truncations, draw_rows
+from hive.server.logits_cache.distinct import Constraint
+from hive.server.logits_cache.head import Head
+from hive.server.logits_cache.packing import pack, pack_rows
+from hive.server.logits_cache.sampling import SamplingRule, draw_live, probability, uniform
 from sglang_patches.releases import current
 
 BACKEND = "hive"
@@ -51,7 +52,9 @@ class SampledRows(Protocol):
         """Replace every tensor by its copy elsewhere."""
 
     def packed(self, index: int) -> bytes | None:
-        """The head of one row as :func:`~hive.logits_cache.packing.pack` writes it; None if it cannot be replayed."""
+        """The head of one row as :func:`~hive.server.logits_cache.packing.pack` writes it; None if it cannot be
+        replayed.
+        """
 
     def probability(self, index: int) -> float:
         """Of the token drawn from one row, under its sampling rule."""

@@ -16,9 +16,9 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from hive.access import Access
-from hive.request_checks.samples import PROMPTS
-from hive.request_tag import RequestError, header_tag, shown, tag_in
+from hive.server.access import Access
+from hive.server.request_checks.samples import PROMPTS
+from hive.server.request_tag import RequestError, header_tag, shown, tag_in
 from sglang_patches.request_door import PARSED, error_body
 from sglang_patches.serving_chat import render
 from sglang_patches.tokenizer_manager import annotate

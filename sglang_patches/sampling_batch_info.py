@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hive.server_args import HiveServerArgs
+from hive.server.flags.server_args import HiveServerArgs
 from sglang_patches.request_state import is_penalised, seed_of
 from sglang_patches.sampler import BACKEND, CONSTRAINTS_ATTRIBUTE
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hive.agents.registry import AgentRegistry
+from hive.server.agents.registry import AgentRegistry
 from sglang_patches.kv_state import state_of
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hive.agents.registry import OTHER
-from hive.agents.tenant import EVERYTHING, View, qualified
-from hive.host_memory import settle
-from hive.logits_cache.cache import LogitsCache
-from hive.logits_cache.distinct import DistinctSample
-from hive.request_checks.batches import WARM_UP_RID
-from hive.server_args import HiveServerArgs
+from hive.server.agents.registry import OTHER
+from hive.server.agents.tenant import EVERYTHING, View, qualified
+from hive.server.flags.server_args import HiveServerArgs
+from hive.server.host_memory import settle
+from hive.server.logits_cache.cache import LogitsCache
+from hive.server.logits_cache.distinct import DistinctSample
+from hive.server.request_checks.batches import WARM_UP_RID
 from sglang_patches import replay
 from sglang_patches.cache_memory import IDLE_LOOPS, CacheMemory
 from sglang_patches.control import CONTROL_PREFIX

@@ -30,15 +30,15 @@ from sglang.srt.mem_cache.base_prefix_cache import (
 from sglang.srt.mem_cache.common import evict_from_tree_cache
 from sglang.srt.mem_cache.radix_cache import RadixKey, TreeNode
 
-from hive.eviction.book import Use
-from hive.eviction.leaves import LeafIndex
-from hive.eviction.node import NodeRecord
-from hive.integrity import IntegrityError
-from hive.kv_segments.correctors import PlacedRun
-from hive.kv_segments.plan import Piece, Span, plan, runs_of
-from hive.kv_segments.request import CONTEXTS, Keep, WireSpan
-from hive.kv_segments.segment import EncodedSegment, Placement, SegmentKey
-from hive.kv_segments.store import Move, SegmentStore
+from hive.server.eviction.book import Use
+from hive.server.eviction.leaves import LeafIndex
+from hive.server.eviction.node import NodeRecord
+from hive.server.integrity import IntegrityError
+from hive.server.kv_segments.correctors import PlacedRun
+from hive.server.kv_segments.plan import Piece, Span, plan, runs_of
+from hive.server.kv_segments.request import CONTEXTS, Keep, WireSpan
+from hive.server.kv_segments.segment import EncodedSegment, Placement, SegmentKey
+from hive.server.kv_segments.store import Move, SegmentStore
 from sglang_patches.kv_state import KvState, Lease, state_of
 from sglang_patches.radix_cache import HiveRadixCache, subtree
 

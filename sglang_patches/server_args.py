@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hive.secret_args import HIDDEN, SECRETS, without_secrets
+from hive.server.flags.secret_args import HIDDEN, SECRETS, without_secrets
 
 
 def around_handle_cpu_backends(original: Callable[[Any], None], self: Any) -> None:

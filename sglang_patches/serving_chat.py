@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from hive.request_tag import RequestError
+from hive.server.request_tag import RequestError
 
 _ENDPOINT_DEFAULTS = (
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty"),

@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from hive.request_checks import check_request_object
-from hive.request_tag import MAX_SAMPLE, RequestError, header_tag, tag_in
+from hive.server.request_checks import check_request_object
+from hive.server.request_tag import MAX_SAMPLE, RequestError, header_tag, tag_in
 from sglang_patches.request_door import ROUTE
 from sglang_patches.request_state import KV_KEY, PROBABILITY_KEY, REPEATS_KEY, REPLAYED_KEY
 

@@ -221,7 +221,8 @@ SEAMS: tuple[Seam, ...] = (
                 "_inc_hit_count",
             )
         ),
-        "Subclasses of both caches note who computed and used each node, and evict by a policy of `hive.eviction`.",
+        "Subclasses of both caches note who computed and used each node, and evict by a policy of "
+        "`hive.server.eviction`.",
         "Callbacks of the tree (a node is stored, split, used, evicted), and an eviction strategy that is told how "
         "many tokens are wanted and chooses among the leaves.",
         {

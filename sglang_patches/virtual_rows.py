@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hive.kv_segments.plan import Run, passes
+from hive.server.kv_segments.plan import Run, passes
 from sglang_patches.decode_rows import DecodeRows, to_device
 from sglang_patches.kv_state import KvState, Lease
 

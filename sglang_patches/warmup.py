@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from hive.request_checks.batches import WARM_UP_RID
+from hive.server.request_checks.batches import WARM_UP_RID
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from bench.eviction.policies import Policy
 from bench.eviction.schedule import most_running
 from bench.eviction.trace import Event, Request, Trace
 from bench.eviction.workload import Tokens
-from hive.agents.registry import AgentRegistry
+from hive.server.agents.registry import AgentRegistry
 from sglang_patches.radix_cache import build_radix_cache
 from sglang_patches.request_state import RequestState
 

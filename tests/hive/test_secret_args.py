@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from hive.secret_args import without_secrets
+from hive.server.flags.secret_args import without_secrets
 from sglang_patches.server_args import around_repr, around_server_args_for_logging
 
 

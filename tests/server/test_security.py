@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from hive.server_process import ServerProcess
+from hive.server.server_process import ServerProcess
 from sglang_patches import routes
 
 pytestmark = pytest.mark.server

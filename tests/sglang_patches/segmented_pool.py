@@ -19,11 +19,11 @@ from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.mem_cache.base_prefix_cache import InitLoadBackParams, MatchPrefixParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
-from hive.eviction.density import DensitySettings
-from hive.kv_segments.plan import Run
-from hive.kv_segments.request import KV_FIELD, KvRequest
-from hive.kv_segments.segment import EncodedSegment
-from hive.kv_segments.slots import HostKv
+from hive.server.eviction.density import DensitySettings
+from hive.server.kv_segments.plan import Run
+from hive.server.kv_segments.request import KV_FIELD, KvRequest
+from hive.server.kv_segments.segment import EncodedSegment
+from hive.server.kv_segments.slots import HostKv
 from sglang_patches import model_runner
 from sglang_patches.decode_rows import DecodeRows
 from sglang_patches.kv_state import KvState
@@ -83,7 +83,7 @@ class Contents:
             behind = self.number((behind, found[-1]))
         return found
 
-    # As hive.kv_segments.slots.KvSlots.
+    # As hive.server.kv_segments.slots.KvSlots.
 
     def copy(self, source: torch.Tensor, target: torch.Tensor, delta: int) -> None:
         read, written = source.tolist(), target.tolist()

@@ -16,10 +16,10 @@ import zmq
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from hive.agents.registry import AgentRegistry
-from hive.events.event import AnyEvent, Requests
-from hive.server_args import HiveServerArgs
-from hive.ui import page
+from hive.server.agents.registry import AgentRegistry
+from hive.server.events.event import AnyEvent, Requests
+from hive.server.flags.server_args import HiveServerArgs
+from hive.server.ui import page
 from sglang_patches import auth, events
 from sglang_patches.releases import current
 from sglang_patches.request_state import SchedulerState

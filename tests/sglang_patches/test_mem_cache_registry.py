@@ -24,10 +24,10 @@ from sglang.srt.mem_cache.radix_cache import RadixCache
 from sglang.srt.session.streaming_session import StreamingSession
 
 import sglang_patches.hiradix_cache
-from hive.agents.registry import OTHER
-from hive.eviction.contribution import ContributionPolicy
-from hive.eviction.density import DensityPolicy
-from hive.server_args import ENVIRONMENT_VARIABLE, HiveServerArgs
+from hive.server.agents.registry import OTHER
+from hive.server.eviction.contribution import ContributionPolicy
+from hive.server.eviction.density import DensityPolicy
+from hive.server.flags.server_args import ENVIRONMENT_VARIABLE, HiveServerArgs
 from sglang_patches.mem_cache_registry import agent_aware, around_default_radix_cache_factory, other_cache
 from sglang_patches.radix_cache import HiveRadixCache
 from tests.sglang_patches.kv_pool import KvPool

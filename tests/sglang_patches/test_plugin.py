@@ -10,7 +10,7 @@ import pytest
 
 sglang = pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hive[server]'")
 
-from hive.server_args import ENVIRONMENT_VARIABLE  # noqa: E402
+from hive.server.flags.server_args import ENVIRONMENT_VARIABLE  # noqa: E402
 from sglang_patches import cpu_platform, plugin  # noqa: E402
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hi
 import torch
 from sglang.srt.sampling.sampling_params import SamplingParams
 
-from hive.server_args import ENVIRONMENT_VARIABLE, HiveServerArgs
+from hive.server.flags.server_args import ENVIRONMENT_VARIABLE, HiveServerArgs
 from sglang_patches import releases
 from sglang_patches.mem_cache_registry import around_default_radix_cache_factory, other_cache
 from sglang_patches.radix_cache import HiveRadixCache

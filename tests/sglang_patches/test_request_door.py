@@ -18,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Mount, Route
 
-from hive.access import Access
-from hive.kv_segments.separator import SEPARATOR
-from hive.request_checks import Limits
-from hive.request_tag import RequestError, header_tag
+from hive.server.access import Access
+from hive.server.kv_segments.separator import SEPARATOR
+from hive.server.request_checks import Limits
+from hive.server.request_tag import RequestError, header_tag
 from sglang_patches.declared_segments import separated_chat
 from sglang_patches.request_door import RequestDoor, install
 from sglang_patches.routes import PICKLED

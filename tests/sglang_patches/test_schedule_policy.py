@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hive.agents.registry import AgentRegistry
-from hive.agents.window import WindowSettings
+from hive.server.agents.registry import AgentRegistry
+from hive.server.agents.window import WindowSettings
 from sglang_patches.request_state import RequestState
 from sglang_patches.schedule_policy import ContributionOrder, after_calc_priority, before_add_one_req
 

@@ -17,10 +17,10 @@ from sglang.srt.managers import schedule_batch
 from sglang.srt.managers import scheduler as upstream
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_LENGTH, ScheduleBatch
 
-from hive.agents.registry import OTHER, AgentRegistry
-from hive.agents.window import WindowSettings
-from hive.logits_cache.cache import CachedRequest, LogitsCache
-from hive.logits_cache.sampling import SamplingRule
+from hive.server.agents.registry import OTHER, AgentRegistry
+from hive.server.agents.window import WindowSettings
+from hive.server.logits_cache.cache import CachedRequest, LogitsCache
+from hive.server.logits_cache.sampling import SamplingRule
 from sglang_patches import replay
 from sglang_patches import scheduler as hooks
 from sglang_patches.request_state import SchedulerState

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hive.launch_server import with_warm_up
-from hive.request_checks.batches import WARM_UP_RID
+from hive.server.request_checks.batches import WARM_UP_RID
 from sglang_patches.warmup import LONG_PROMPT, needs, warm_up
 
 
