@@ -46,7 +46,7 @@ def cpu_defaults(argv: Sequence[str]) -> list[str]:
 
 
 def with_warm_up(argv: Sequence[str]) -> list[str]:
-    """Flags with Hive's warm-up (:mod:`sglang_patches.warmup`), unless there is to be none."""
+    """Flags with Hive's warm-up (:mod:`sglang_patches.http.warmup`), unless there is to be none."""
     given = {argument.split("=", 1)[0] for argument in argv}
     if given & {"--warmups", "--skip-server-warmup"}:
         return list(argv)
@@ -138,8 +138,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         print_help()
         return
 
-    from sglang_patches import cpu_platform, releases
-    from sglang_patches.plugin import PatchError, verify
+    from sglang_patches import cpu_platform
+    from sglang_patches.contract import releases
+    from sglang_patches.contract.activation import PatchError, verify
 
     try:
         verify()

@@ -2,7 +2,7 @@
 
 A cache is what a server can do without, and what should go first when memory runs out: the kernel would kill a whole
 process.  The budget is asked for every few hundred steps, never by token, and all tensor-parallel ranks take the
-smallest one (``sglang_patches.scheduler``), since they must keep the same rows.
+smallest one (``sglang_patches.hooks.scheduler``), since they must keep the same rows.
 """
 
 from __future__ import annotations

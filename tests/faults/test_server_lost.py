@@ -18,7 +18,7 @@ import pytest
 from hive_frontend import HttpClient, RunResult, agent, gen, run
 
 from hive.server.server_process import ServerProcess
-from sglang_patches.cache_memory import LOOPS
+from sglang_patches.scheduling.cache_memory import LOOPS
 from tests.faults.processes import scheduler_of
 from tests.server.replay_client import PROMPTS, Ask, ReplayClient
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from hive.server.server_process import ServerProcess
-from sglang_patches import routes
+from sglang_patches.http import routes
 
 pytestmark = pytest.mark.server
 

@@ -17,7 +17,7 @@ from sglang.srt.managers.io_struct import DumperControlReqInput
 
 from hive.server.kv_segments.messages import Message
 from hive.server.request_tag import RequestError
-from sglang_patches.choreography import Choreography
+from sglang_patches.http.choreography import Choreography
 
 
 class Server:

@@ -40,8 +40,8 @@ from hive.server.eviction.book import ResidencyBook
 from hive.server.eviction.density import DensitySettings
 from hive.server.eviction.leaves import LeafIndex
 from hive.server.integrity import IntegrityError
-from sglang_patches.hiradix_cache import HiveHiRadixCache
-from sglang_patches.radix_cache import policy_of, subtree
+from sglang_patches.cache.hiradix_cache import HiveHiRadixCache
+from sglang_patches.cache.radix_cache import policy_of, subtree
 from tests.sglang_patches.kv_pool import KvPool, PooledRequest, hashes, path_of
 from tests.sglang_patches.test_radix_cache import strangers
 

@@ -22,8 +22,8 @@ from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool,
 from hive.server.agents.registry import AgentRegistry
 from hive.server.flags.server_args import HiveServerArgs
 from hive.server.kv_segments.request import Keep, KvRequest
-from sglang_patches.kv_segments import UnsupportedServer, build_cache, require, start
-from sglang_patches.kv_state import state_of
+from sglang_patches.forward.kv_segments import UnsupportedServer, build_cache, require, start
+from sglang_patches.requests.kv_state import state_of
 from tests.hive.kv_segments.server_arguments import segments_arguments
 from tests.sglang_patches.segmented_pool import SegmentedPool, SegmentedRequest
 from tests.sglang_patches.test_segmented_cache import SHARED, call, declared, text

@@ -18,7 +18,7 @@ BEGIN = """
 from hive.server.agents.registry import OTHER, AgentRegistry
 from hive.server.agents.window import WindowSettings
 from hive.server.eviction.book import ResidencyBook
-from sglang_patches.metrics import SchedulerMetrics
+from sglang_patches.scheduling.metrics import SchedulerMetrics
 
 metrics, book = SchedulerMetrics(), ResidencyBook(None)
 

@@ -25,7 +25,7 @@ from hive.server.agents.window import WindowSettings
 from hive.server.eviction.density import DEAD, DensitySettings
 from hive.server.eviction.leaves import LeafIndex
 from hive.server.integrity import IntegrityError
-from sglang_patches.radix_cache import (
+from sglang_patches.cache.radix_cache import (
     BATCH_SHARE,
     HiveRadixCache,
     build_radix_cache,

@@ -25,10 +25,10 @@ from hive.server.kv_segments.correctors import Blend, PlacedRun, RecomputeNone
 from hive.server.kv_segments.plan import Piece, Run
 from hive.server.kv_segments.request import KvRequest
 from hive.server.kv_segments.slots import KvSlots
-from sglang_patches.decode_rows import DecodeRows
-from sglang_patches.kv_state import KvState, Lease
-from sglang_patches.rotary_embedding import rope_of
-from sglang_patches.virtual_rows import VirtualRows
+from sglang_patches.forward.decode_rows import DecodeRows
+from sglang_patches.forward.rotary_embedding import rope_of
+from sglang_patches.forward.virtual_rows import VirtualRows
+from sglang_patches.requests.kv_state import KvState, Lease
 
 HISTORY, SEGMENT, SUFFIX = 40, 40, 12
 ROWS = 24
