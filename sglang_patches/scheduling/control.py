@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hive.server.agents.registry import OTHER
 from hive.server.agents.tenant import EVERYTHING, View, qualified
+from hive.server.integrity import IntegrityError
 from sglang_patches.scheduling.state import SchedulerState
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def problems(state: SchedulerState, idle: bool) -> list[str]:
         try:
             if part is not None:
                 part.check_integrity()
-        except AssertionError as error:
+        except IntegrityError as error:
             found.append(f"{type(part).__name__}: {error}")
     if idle:
         if state.drawing:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hive.server.integrity import expect
 from hive.server.logits_cache.distinct import DistinctSample, DistinctTrees
 from hive.server.logits_cache.hotspot import HotspotRule
 from hive.server.logits_cache.in_flight import PATIENCE, InFlight
@@ -383,11 +384,11 @@ class LogitsCache:
         self.statistics.flushes += 1
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless all books balance."""
+        """Raise IntegrityError unless all books balance."""
         self.trie.check_integrity()
         self.distinct.check_integrity()
-        assert len(self._ahead) <= MAX_PREFETCHED, "too much ahead"
-        assert self._ahead_tokens == sum(len(ahead.tokens) for ahead in self._ahead.values()), "tokens ahead"
+        expect(len(self._ahead) <= MAX_PREFETCHED, "too much ahead")
+        expect(self._ahead_tokens == sum(len(ahead.tokens) for ahead in self._ahead.values()), "tokens ahead")
 
     def summary(self) -> dict[str, Any]:
         """Counters and sizes as JSON-safe values."""

@@ -32,6 +32,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from hive.server.integrity import expect
 from hive.server.logits_cache.head import Head
 from hive.server.logits_cache.residual import ROUNDING, Drawn, draw, select
 from hive.server.logits_cache.sampling import SamplingRule
@@ -140,20 +141,20 @@ class DistinctTree:
         return DistinctSample(self, numbers)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless counts and masses agree throughout the tree."""
-        assert self._nodes == self._root.size(), "count of nodes"
+        """Raise IntegrityError unless counts and masses agree throughout the tree."""
+        expect(self._nodes == self._root.size(), "count of nodes")
         pending = [self._root]
         while pending:
             node = pending.pop()
-            assert 0.0 <= node.remaining <= 1.0, "a share outside [0, 1]"
-            assert 0.0 <= node.untaken <= 1.0, "a probability outside [0, 1]"
-            assert 0.0 < node.probability <= 1.0, "a taken token without probability"
-            assert node.passing != [], "an empty list of samples"
+            expect(0.0 <= node.remaining <= 1.0, "a share outside [0, 1]")
+            expect(0.0 <= node.untaken <= 1.0, "a probability outside [0, 1]")
+            expect(0.0 < node.probability <= 1.0, "a taken token without probability")
+            expect(node.passing != [], "an empty list of samples")
             if node.remaining == 0.0:
-                assert not node.children or node.passing, "a used-up node keeps its children"
+                expect(not node.children or node.passing, "a used-up node keeps its children")
             else:
                 # Tokens that were taken since it was added up moved from the one summand to the other.
-                assert abs(node.remaining - node.left()) < 1e-9, "a share that is not the sum of its parts"
+                expect(abs(node.remaining - node.left()) < 1e-9, "a share that is not the sum of its parts")
             pending += (node.children or {}).values()
 
     def _enter(
@@ -464,16 +465,16 @@ class DistinctTrees:
         self.nbytes = 0
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless every tree is sound, the bytes add up and the budget holds.
+        """Raise IntegrityError unless every tree is sound, the bytes add up and the budget holds.
 
         Trees with a sample in flight stay, whatever the budget.
         """
         for tree in self._trees.values():
             tree.check_integrity()
-        assert self._sizes == {key: tree.nbytes for key, tree in self._trees.items()}, "sizes"
-        assert self.nbytes == sum(self._sizes.values()), "bytes"
+        expect(self._sizes == {key: tree.nbytes for key, tree in self._trees.items()}, "sizes")
+        expect(self.nbytes == sum(self._sizes.values()), "bytes")
         idle = any(not tree.in_flight for tree in self._trees.values())
-        assert self.nbytes <= self.capacity_bytes or not idle, "over budget"
+        expect(self.nbytes <= self.capacity_bytes or not idle, "over budget")
 
     def _account(self, key: _Key, tree: DistinctTree) -> None:
         if self._trees.get(key) is not tree:

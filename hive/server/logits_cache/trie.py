@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hive.server.integrity import expect
 from hive.server.logits_cache.head import Head
 from hive.server.logits_cache.packing import CorruptRowError, covers, pack, unpack
 
@@ -249,17 +250,17 @@ class LogitsTrie:
         node.release()
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless bytes, links and index agree."""
-        assert self.nbytes == sum(node.nbytes for node in self._nodes.values()), "bytes"
-        assert self.nbytes <= self.capacity_bytes, "over budget"
+        """Raise IntegrityError unless bytes, links and index agree."""
+        expect(self.nbytes == sum(node.nbytes for node in self._nodes.values()), "bytes")
+        expect(self.nbytes <= self.capacity_bytes, "over budget")
         for digest, node in self._nodes.items():
-            assert node.digest == digest, "index"
+            expect(node.digest == digest, "index")
             for child in node.children:
-                assert self._nodes.get(child.digest) is child, "a child that is not in the index"
-                assert child.parent is node, "a child of another parent"
-                assert node.child(child.token) is child, "a child under another token"
+                expect(self._nodes.get(child.digest) is child, "a child that is not in the index")
+                expect(child.parent is node, "a child of another parent")
+                expect(node.child(child.token) is child, "a child under another token")
             if node.parent is not None:
-                assert node.parent.child(node.token) is node, "a parent that does not know its child"
+                expect(node.parent.child(node.token) is node, "a parent that does not know its child")
 
 
 class Writer:
