@@ -6,6 +6,6 @@ class IntegrityError(Exception):
 
 
 def expect(holds: object, problem: str) -> None:
-    """Raise :class:`IntegrityError` unless something holds (is truthy); ``python -O`` keeps it, unlike an ``assert``."""
+    """Raise :class:`IntegrityError` unless ``holds`` is truthy; ``python -O`` keeps it, unlike an ``assert``."""
     if not holds:
         raise IntegrityError(problem)

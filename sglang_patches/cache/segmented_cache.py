@@ -12,8 +12,7 @@ on such KV enters the tree.  What it leaves behind goes to the store, or is free
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -35,10 +34,10 @@ from hive.server.eviction.leaves import LeafIndex
 from hive.server.eviction.node import NodeRecord
 from hive.server.integrity import IntegrityError
 from hive.server.kv_segments.correctors import PlacedRun
-from hive.server.kv_segments.plan import Piece, Span, plan, runs_of
+from hive.server.kv_segments.plan import Intervals, Piece, Span, all_chosen, plan, runs_of
 from hive.server.kv_segments.request import CONTEXTS, Keep, WireSpan
 from hive.server.kv_segments.segment import EncodedSegment, Placement, SegmentKey
-from hive.server.kv_segments.store import Move, SegmentStore
+from hive.server.kv_segments.store import Move, SegmentStore, copy_of
 from sglang_patches.cache.radix_cache import HiveRadixCache, subtree
 from sglang_patches.requests.kv_state import KvState, Lease, state_of
 
@@ -172,7 +171,7 @@ class SegmentedRadixCache(HiveRadixCache):
         # In the order of the slots: what is computed, what a corrector chooses later, what could not be shared.
         computed = sum(map(len, runs))
         spare = corrector.most(placed) if corrector.probes else 0
-        shared, unshared = self._share([piece for piece in pieces if not _all_chosen(piece, chosen)])
+        shared, unshared = self._share([piece for piece in pieces if not all_chosen(piece, chosen)])
         private = self._allocate(computed + spare + sum(map(len, unshared)))
         if private is None:
             for _, segment, placement in shared:
@@ -186,7 +185,7 @@ class SegmentedRadixCache(HiveRadixCache):
         for piece in unshared:
             part = private[at : at + len(piece)]
             indices[piece.start - begin : piece.end - begin] = part
-            self.store.pending.append(_copy_of(piece, part))
+            self.store.pending.append(copy_of(piece, part))
             at += len(piece)
         at = 0
         for run in runs:
@@ -270,10 +269,10 @@ class SegmentedRadixCache(HiveRadixCache):
         lease = state.lease
         exact = 0
         if lease is None:
-            mine = _Intervals([(req.cache_protected_len, length)])
+            mine = Intervals([(req.cache_protected_len, length)])
             own = row[:0]
         else:
-            mine = _Intervals([*((run.start, run.end) for run in lease.runs), (lease.end, length)])
+            mine = Intervals([*((run.start, run.end) for run in lease.runs), (lease.end, length)])
             # Behind those for the runs, which are in the row, are others that need not be.
             own = lease.private[sum(map(len, lease.runs)) :]
         self._end_lease(state)
@@ -435,60 +434,14 @@ class SegmentedRadixCache(HiveRadixCache):
         super().check_integrity()
         self.store.check_integrity()
         pool = self.token_to_kv_pool_allocator
-        used = _all(self.store.slots())
+        used = {slot for part in self.store.slots() for slot in part.tolist()}
         tree = [node.value for node in subtree(self.root_node)[1:] if node.value is not None]
         for what, others in (("the tree", tree), ("the free slots", [pool.free_pages, pool.release_pages])):
-            if both := used & _all(others):
+            if both := used.intersection(slot for part in others for slot in part.tolist()):
                 raise IntegrityError(f"{len(both)} slots are the store's, and in {what} as well")
 
     def summary(self) -> dict[str, Any]:
         return {**super().summary(), "segments": self.store.summary()}
-
-
-class _Intervals:
-    """A set of indices, as ascending disjoint runs."""
-
-    def __init__(self, runs: list[tuple[int, int]]) -> None:
-        self._runs = [(start, end) for start, end in runs if start < end]
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return iter(self._runs)
-
-    def has(self, start: int, end: int) -> bool:
-        """Whether all indices of a run are in the set."""
-        at = start
-        for first, behind in self._runs:
-            if first <= at < behind:
-                at = behind
-        return at >= end
-
-    def take(self, start: int, end: int) -> None:
-        """Take a run out."""
-        rest = []
-        for first, behind in self._runs:
-            rest += [(first, min(behind, start)), (max(first, end), behind)]
-        self._runs = [(first, behind) for first, behind in rest if first < behind]
-
-
-def _all(slots: Iterable[torch.Tensor]) -> set[int]:
-    return {slot for part in slots for slot in part.tolist()}
-
-
-def _all_chosen(piece: Piece[EncodedSegment], chosen: Sequence[int]) -> bool:
-    """Whether every token of a piece is computed again (``chosen`` ascends), so that nothing of it is placed."""
-    first = bisect_left(chosen, piece.start)
-    return bisect_left(chosen, piece.end) - first == len(piece)
-
-
-def _copy_of(piece: Piece[EncodedSegment], slots: torch.Tensor) -> Move:
-    """The copy that fills a request's own slots with a piece that found no room in the store."""
-    segment = piece.source
-    assert segment is not None
-    delta = piece.position - piece.offset - segment.own.start
-    if segment.on_device:
-        return Move(slots, segment.own.slots[piece.offset : piece.offset + len(piece)], delta)
-    assert segment.host is not None
-    return Move(slots, segment.host, delta, piece.offset)
 
 
 def _aborted(req: Req) -> bool:

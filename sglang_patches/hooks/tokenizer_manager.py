@@ -13,15 +13,12 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hive.server.request_checks import check_request_object
 from hive.server.request_tag import MAX_SAMPLE, RequestError, header_tag, tag_in
 from sglang_patches.http.meta_info import annotate
 from sglang_patches.http.request_door import ROUTE
-
-if TYPE_CHECKING:
-    pass
 
 
 def around_generate_request(

@@ -11,7 +11,7 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from hive.server.access import Access
-from hive.server.logits_cache.ratios import ratios
+from hive.server.logits_cache.statistics import ratios
 from hive.server.request_tag import NAME_PATTERN, header_tag
 from sglang_patches.http import choreography
 from sglang_patches.http.chat_template import render

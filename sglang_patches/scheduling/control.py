@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hive.server.agents.registry import OTHER
 from hive.server.agents.tenant import EVERYTHING, View, qualified
 from hive.server.integrity import IntegrityError
 from sglang_patches.scheduling.state import SchedulerState
-
-if TYPE_CHECKING:
-    pass
 
 
 def answer(state: SchedulerState, operation: str, body: dict[str, Any]) -> dict[str, Any]:

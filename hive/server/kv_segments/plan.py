@@ -7,9 +7,10 @@ between its messages, reorder them, or let them overlap.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 S = TypeVar("S")
 """A stored encoding."""
@@ -146,3 +147,34 @@ def passes(runs: Sequence[Run], most_rows: int, most_tokens: int) -> list[list[R
             tokens += end - at
             at = end
     return [*found, rows] if rows else found
+
+
+class Intervals:
+    """A set of indices, as ascending disjoint runs."""
+
+    def __init__(self, runs: list[tuple[int, int]]) -> None:
+        self._runs = [(start, end) for start, end in runs if start < end]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self._runs)
+
+    def has(self, start: int, end: int) -> bool:
+        """Whether all indices of a run are in the set."""
+        at = start
+        for first, behind in self._runs:
+            if first <= at < behind:
+                at = behind
+        return at >= end
+
+    def take(self, start: int, end: int) -> None:
+        """Take a run out."""
+        rest = []
+        for first, behind in self._runs:
+            rest += [(first, min(behind, start)), (max(first, end), behind)]
+        self._runs = [(first, behind) for first, behind in rest if first < behind]
+
+
+def all_chosen(piece: Piece[Any], chosen: Sequence[int]) -> bool:
+    """Whether every token of a piece is computed again (``chosen`` ascends), so that nothing of it is placed."""
+    first = bisect_left(chosen, piece.start)
+    return bisect_left(chosen, piece.end) - first == len(piece)

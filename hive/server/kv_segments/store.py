@@ -17,6 +17,7 @@ import torch
 
 from hive.server.eviction.node import NodeRecord
 from hive.server.integrity import IntegrityError
+from hive.server.kv_segments.plan import Piece
 from hive.server.kv_segments.segment import EncodedSegment, HostCopy, Placement, SegmentKey
 
 Allocate = Callable[[int], torch.Tensor | None]
@@ -420,3 +421,14 @@ class SegmentStore:
 
 def _placements(segment: EncodedSegment) -> Iterable[Placement]:
     return (segment.own, *segment.elsewhere.values())
+
+
+def copy_of(piece: Piece[EncodedSegment], slots: torch.Tensor) -> Move:
+    """The copy that fills a request's own slots with a piece that found no room in the store."""
+    segment = piece.source
+    assert segment is not None
+    delta = piece.position - piece.offset - segment.own.start
+    if segment.on_device:
+        return Move(slots, segment.own.slots[piece.offset : piece.offset + len(piece)], delta)
+    assert segment.host is not None
+    return Move(slots, segment.host, delta, piece.offset)

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hive.server.integrity import expect
-from hive.server.logits_cache.distinct import DistinctSample, DistinctTrees
+from hive.server.logits_cache.distinct import DistinctSample
+from hive.server.logits_cache.distinct_trees import DistinctTrees
 from hive.server.logits_cache.hotspot import HotspotRule
 from hive.server.logits_cache.in_flight import PATIENCE, InFlight
 from hive.server.logits_cache.policies import Distinct, Hotspot, Policy, Prefetched, Stepwise
-from hive.server.logits_cache.ratios import ratios
 from hive.server.logits_cache.replay import Replay, Stop, Verdict
 from hive.server.logits_cache.sampling import SamplingRule, derive_seed, uniform
+from hive.server.logits_cache.statistics import MAX_TEMPERATURES, CacheStatistics, ratios
 from hive.server.logits_cache.trie import LogitsTrie, Node, PrefixHash, Writer
 
 DISTINCT_SHARE = 1 / 16
@@ -26,9 +27,6 @@ MAX_PREFETCHED = 1024
 
 MAX_PREFETCHED_TOKENS = 2**17
 """Tokens of all of them together, at the most."""
-
-MAX_TEMPERATURES = 64
-"""Temperatures that are told apart in statistics; later ones are counted under the nearest known one."""
 
 
 @dataclass(slots=True)
@@ -91,44 +89,6 @@ class CachedRequest:
             kind = f"{len(self.ending)}:{self.ending}{self.namespace}"
             self._outputs = PrefixHash(kind, self.prompt).digest()
         return self._outputs
-
-
-@dataclass(slots=True)
-class CacheStatistics:
-    """Counters since start."""
-
-    lookups: int = 0
-    hits: int = 0
-    """Lookups that replayed at least one token."""
-    served_whole: int = 0
-    """Requests that never reached the model."""
-    tokens_replayed: int = 0
-    tokens_recorded: int = 0
-    followed: int = 0
-    """Requests that waited for a row that the model computed for another one at the time, or for an earlier sample."""
-    flushes: int = 0
-    bytes_given_up: int = 0
-    """Evicted because the host ran short of memory."""
-    prefetched: int = 0
-    """Next samples replayed ahead."""
-    prefetch_hits: int = 0
-    """Requests that found themselves replayed ahead."""
-    prefetched_tokens: int = 0
-    """Tokens replayed ahead."""
-    prefetch_hit_tokens: int = 0
-    """Tokens that such requests took."""
-    hotspot_divergence: float = 0.0
-    """Sum over hotspot replays of their estimates of KL(hotspot || exact), in nats."""
-    replay_seconds: float = 0.0
-    record_seconds: float = 0.0
-    """Spent on the scheduler's thread over rows: packing, keeping and writing back."""
-    prefetch_seconds: float = 0.0
-    stops: Counter[str] = field(default_factory=Counter)
-    policies: Counter[str] = field(default_factory=Counter)
-    bypassed: Counter[str] = field(default_factory=Counter)
-    """Requests that took no part, by reason."""
-    by_temperature: dict[float, Counter[str]] = field(default_factory=dict)
-    """Tokens replayed and generated."""
 
 
 @dataclass(slots=True)

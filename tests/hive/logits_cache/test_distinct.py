@@ -23,9 +23,9 @@ from hive.server.logits_cache.distinct import (
     Constraint,
     DistinctSample,
     DistinctTree,
-    DistinctTrees,
     Way,
 )
+from hive.server.logits_cache.distinct_trees import DistinctTrees
 from hive.server.logits_cache.head import Head
 from hive.server.logits_cache.residual import Drawn
 from hive.server.logits_cache.sampling import SamplingRule, draw, uniform
