@@ -110,6 +110,6 @@ def _until(length: int) -> Callable[[int, Node], Verdict]:
     def take(_token: int, _node: Node) -> Verdict:
         nonlocal taken
         taken += 1
-        return Verdict.GOES_ON if taken < length else Verdict.FINISHED
+        return Verdict.CONTINUES if taken < length else Verdict.FINISHED
 
     return take

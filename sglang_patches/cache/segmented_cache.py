@@ -29,7 +29,7 @@ from sglang.srt.mem_cache.base_prefix_cache import (
 from sglang.srt.mem_cache.common import evict_from_tree_cache
 from sglang.srt.mem_cache.radix_cache import RadixKey, TreeNode
 
-from hive.server.eviction.book import Use
+from hive.server.eviction.accounting import Use
 from hive.server.eviction.leaves import LeafIndex
 from hive.server.eviction.node import NodeRecord
 from hive.server.integrity import IntegrityError
@@ -340,7 +340,7 @@ class SegmentedRadixCache(HiveRadixCache):
             return False
         tokens = (req.origin_input_ids + req.output_ids)[keep.start : end]
         use = self._storing or req.hive.use or self._nobody
-        record = self.book.stored(use, end - keep.start)
+        record = self.accounting.stored(use, end - keep.start)
         shift = state.request.shift if state.request.choreographed else 0
         store.put(key, tokens, keep.start + shift, slots, record)
         state.kept.add(keep)
@@ -390,7 +390,7 @@ class SegmentedRadixCache(HiveRadixCache):
         return self.store.evict(leaf) if isinstance(leaf, EncodedSegment) else super()._free(leaf)
 
     def _segment_freed(self, segment: EncodedSegment) -> None:
-        self.book.evicted(segment.hive, len(segment))
+        self.accounting.evicted(segment.hive, len(segment))
 
     def _segment_idle(self, segment: EncodedSegment, idle: bool) -> None:
         if isinstance(self.evictable_leaves, LeafIndex):

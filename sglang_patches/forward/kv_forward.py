@@ -51,7 +51,7 @@ class KvForward:
         if wire is None:
             return
         tenant = tag_of(req).get("tenant") or ""
-        state = KvState.of(KvRequest.of_wire(wire), tenant, req.lora_id or "", req.origin_input_ids)
+        state = KvState.of(KvRequest.from_wire(wire), tenant, req.lora_id or "", req.origin_input_ids)
         req.hive.kv = self.states[req.rid] = state
         if state.request.calls > 1:
             self._siblings.arrived(state.request.group, state.request.calls, time.monotonic())

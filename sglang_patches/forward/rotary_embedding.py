@@ -38,7 +38,7 @@ def rope_of(model: torch.nn.Module, config: Any) -> Rope:
     # SmolLM3 has RoPE in all modules, and leaves it out in some layers; a 0 here is such a layer.
     if 0 in (field_of(config, "no_rope_layers") or ()):
         raise UnsupportedRope("Some layers of this model have no RoPE (its config's no_rope_layers).")
-    plain = Rope.of_config(config)
+    plain = Rope.from_config(config)
     rope: Rope | None = None
     verified: set[int] = set()
     for name, attention, module in _rotary_modules(model):
@@ -80,14 +80,14 @@ def _rotary_modules(model: torch.nn.Module) -> Iterator[tuple[str, RadixAttentio
 
 def _verify(name: str, attention: RadixAttention, module: Any, rope: Rope) -> None:
     """Whether a module's table holds cos and sin of the rope's angles, but for a constant factor (YaRN's)."""
-    for what, of_module, of_config in (
+    for what, of_module, from_config in (
         ("heads of {} dimensions", module.head_size, rope.head_dim),
         ("heads of {} dimensions in the cache", attention.qk_head_dim, rope.head_dim),
         ("{} dimensions that turn", module.rotary_dim, rope.rotary_dim),
     ):
-        if of_module != of_config:
+        if of_module != from_config:
             raise UnsupportedRope(
-                f"{name} has {what.format(of_module)}; by the config it would be {of_config}."
+                f"{name} has {what.format(of_module)}; by the config it would be {from_config}."
             )
     table = module.cos_sin_cache
     length = table.shape[0]

@@ -10,7 +10,7 @@ from typing import Any
 
 from hive.server.access import Access
 from hive.server.flags.server_args import HiveServerArgs
-from hive.server.host_memory import settle
+from hive.server.host_memory import freeze_objects
 from hive.server.request_checks import Limits
 from sglang_patches.contract.releases import current
 from sglang_patches.http import choreography, hive_routes, live_routes, samples
@@ -38,7 +38,7 @@ def before_setup_and_run_http_server(
         # Not `include_router`: newer versions of FastAPI wrap the routes, and SGLang's keys look at each one's level.
         app.router.routes.extend(routes.routes)
     install(app, tokenizer_manager.hive_limits, access)
-    settle()
+    freeze_objects()
 
 
 def limits_of(tokenizer_manager: Any) -> Limits:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hive.server.flags.server_args import HiveServerArgs
-from hive.server.host_memory import settle
+from hive.server.host_memory import freeze_objects
 from hive.server.logits_cache.cache import LogitsCache
 from hive.server.logits_cache.distinct import DistinctSample
 from hive.server.request_checks.batches import WARM_UP_RID
@@ -78,7 +78,7 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
     tree = agent_aware(self.tree_cache)
     agents = tree.agents if tree is not None else registry_of(args)
     if tree is not None:
-        agents.reuse_slots(tree.book.holds, tree.book.forget)
+        agents.reuse_slots(tree.accounting.holds, tree.accounting.forget)
     else:
         # SGLang's own cache keeps no books of agents.
         agents.reuse_slots(lambda agent: False, lambda agent: None)
@@ -94,7 +94,7 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
         self.hive.kv = kv_segments.start(self)
     by_contribution = args.schedule == "contribution"
     self.policy.hive_order = ContributionOrder(agents, args.schedule_max_passes) if by_contribution else None
-    settle()
+    freeze_objects()
 
 
 def around_add_request_to_queue(

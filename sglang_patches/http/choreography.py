@@ -18,7 +18,7 @@ import orjson
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 
-from hive.server.kv_segments.messages import Layout, Message, MessageBook
+from hive.server.kv_segments.messages import Layout, Message, MessageRegistry
 from hive.server.kv_segments.request import Keep
 from hive.server.request_checks.choreography import within
 from hive.server.request_tag import RequestError, header_tag, shown
@@ -48,7 +48,7 @@ class Choreography:
     def __init__(self, tokenizer_manager: Any) -> None:
         self._manager = tokenizer_manager
         self._control = controller(tokenizer_manager)
-        self.book = MessageBook(tokenizer_manager.model_config.context_len)
+        self.messages = MessageRegistry(tokenizer_manager.model_config.context_len)
 
     async def run(self, body: Mapping[str, Any], request: Request, *, decodes: bool) -> dict[str, Any]:
         """Make the calls of a body, which the door has checked.
@@ -83,14 +83,14 @@ class Choreography:
 
     async def delete(self, tenant: str | None, id: str) -> Message | None:
         """Forget a message, and its KV; None where it is unknown."""
-        message = self.book.remove(tenant, id)
+        message = self.messages.remove(tenant, id)
         if message is not None:
             await self._drop(tenant, [message])
         return message
 
     async def end_session(self, tenant: str | None, session: str) -> None:
         """Forget the messages of a session, and their KV."""
-        if made := self.book.end_session(tenant, session):
+        if made := self.messages.end_session(tenant, session):
             await self._drop(tenant, made)
 
     async def _drop(self, tenant: str | None, messages: Sequence[Message]) -> None:
@@ -123,7 +123,7 @@ class Choreography:
             raise RequestError(
                 "lora_path", f"must be the name of an adapter that was loaded, got {shown(adapter)}"
             )
-        id = self.book.new_id(tenant, call.get("id"), "id")
+        id = self.messages.new_id(tenant, call.get("id"), "id")
         names = ("header", "header_tokens") if decodes else ("text", "tokens")
         beginning = not call.get("parents") and not call.get("new_offset")
         own = self._tokens(call, *names, beginning)
@@ -131,7 +131,7 @@ class Choreography:
         most = (params.get("max_new_tokens") or DEFAULT_NEW_TOKENS) if decodes else 0
         # The last token is sampled and never fed to the model: it is no part of the message.
         params["max_new_tokens"] = most + 1
-        layout = self.book.layout(tenant, call, len(own), most + 1, siblings=[*siblings, id])
+        layout = self.messages.layout(tenant, call, len(own), most + 1, siblings=[*siblings, id])
         corrector = call.get("corrector") or "none"
         context = layout.context
         keep = Keep(context, None if decodes else context + len(own), f"message:{id}")
@@ -159,7 +159,7 @@ class Choreography:
     async def _pieces(self, planned: _Planned, request: Request) -> AsyncIterator[dict[str, Any]]:
         """Answers to a call; with the last one its message is known to others."""
         tag = header_tag.get()
-        with self.book.making(tag.tenant, planned.id, tag.session) as wanted:
+        with self.messages.making(tag.tenant, planned.id, tag.session) as wanted:
             async with aclosing(self._answers(planned, request, wanted)) as answers:
                 async for answer in answers:
                     yield answer
@@ -182,7 +182,7 @@ class Choreography:
             tokens = array("q", [*planned.own, *generated])
             message = Message(planned.id, tag.tenant, tag.session, tokens, planned.layout.new_offset)
             if wanted():
-                self.book.add(message)
+                self.messages.add(message)
             else:
                 # Its session ended, and it with it.
                 await self._drop(tag.tenant, [message])

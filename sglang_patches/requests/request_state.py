@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hive.server.agents.registry import OTHER
 from hive.server.agents.tenant import qualified
-from hive.server.eviction.book import Use
+from hive.server.eviction.accounting import Use
 from hive.server.kv_segments.request import KV_FIELD
 from hive.server.logits_cache.cache import CachedRequest
 from hive.server.logits_cache.hotspot import HotspotRule

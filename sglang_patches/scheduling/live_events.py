@@ -14,7 +14,7 @@ from hive.server.events import collect
 from hive.server.events.endpoint import OFF, of_rank
 from hive.server.events.event import AnyEvent, Requests, Scores
 from hive.server.events.publisher import EventPublisher
-from hive.server.events.sessions import SessionBoard
+from hive.server.events.sessions import SessionTracker
 from hive.server.flags.server_args import HiveServerArgs
 from hive.server.logits_cache.cache import LogitsCache
 from sglang_patches.contract.releases import current
@@ -45,7 +45,7 @@ class LiveEvents:
 
     def __init__(self, publisher: EventPublisher) -> None:
         self._publisher: EventPublisher | None = publisher
-        self.sessions = SessionBoard()
+        self.sessions = SessionTracker()
         self._scores: Scores | None = None
 
     def tick(self, scheduler: Scheduler) -> None:
@@ -64,11 +64,11 @@ class LiveEvents:
 
     def _events(self, scheduler: Scheduler) -> list[AnyEvent]:
         state: Observed = scheduler.hive
-        book = state.tree.book if state.tree is not None else None
+        accounting = state.tree.accounting if state.tree is not None else None
         if self._scores is None or self._scores.round != state.agents.window.round:
             self._scores = collect.scores_event(state.agents)
         events: list[AnyEvent] = [
-            collect.agents_event(state.agents, book),
+            collect.agents_event(state.agents, accounting),
             self._scores,
             Requests(
                 running=_running(scheduler),

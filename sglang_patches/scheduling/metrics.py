@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from hive.server.agents.registry import OTHER, AgentRegistry
-from hive.server.eviction.book import ResidencyBook
+from hive.server.eviction.accounting import ResidencyAccounting
 from hive.server.logits_cache.cache import LogitsCache
 from hive.server.logits_cache.replay import Stop
 
@@ -102,7 +102,7 @@ class SchedulerMetrics:
         self._generated.labels(label).inc(generated)
         self._replayed.labels(label).inc(replayed)
 
-    def agents(self, agents: AgentRegistry, book: ResidencyBook | None) -> None:
+    def agents(self, agents: AgentRegistry, accounting: ResidencyAccounting | None) -> None:
         """Show the scores and residency of agents; they change by the round."""
         if agents.window.round == self._round:
             return
@@ -121,7 +121,7 @@ class SchedulerMetrics:
             self._collaborative.labels(label).set(scored.collaborative if scored else 0.0)
         self._scored = set(scores)
         resident, evicted = Counter[str](), Counter[str]()
-        for name, tokens in (book.summary() if book is not None else {}).items():
+        for name, tokens in (accounting.summary() if accounting is not None else {}).items():
             label = self._label(agents, name)
             resident[label] += tokens["resident_tokens"]
             evicted[label] += tokens["evicted_tokens"]

@@ -133,7 +133,7 @@ def depart(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
         agent = state.agents.profile(attached.agent).name
         state.metrics.finished(state.agents, agent, len(req.origin_input_ids), **counts)
         state.metrics.cache(state.cache)
-        state.metrics.agents(state.agents, state.tree.book if state.tree is not None else None)
+        state.metrics.agents(state.agents, state.tree.accounting if state.tree is not None else None)
 
 
 def _slice(scheduler: Scheduler, req: Req) -> bool:
@@ -196,7 +196,7 @@ def _take(req: Req, token: int, node: Node) -> Verdict:
         # Joining the decode batch, upstream shows the last token to grammars that have not noted one.
         req.grammar.current_token = token
         req.grammar.finished = req.finished()
-    return Verdict.FINISHED if req.finished() else Verdict.GOES_ON
+    return Verdict.FINISHED if req.finished() else Verdict.CONTINUES
 
 
 def _add_logprobs(req: Req, token: int, node: Node) -> bool:

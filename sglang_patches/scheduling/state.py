@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hive.server.agents.registry import AgentRegistry
 from hive.server.agents.tenant import EVERYTHING, View
-from hive.server.eviction.book import NOT_RESIDENT
+from hive.server.eviction.accounting import NOT_RESIDENT
 from hive.server.logits_cache.cache import LogitsCache
 from sglang_patches.scheduling.metrics import SchedulerMetrics
 from sglang_patches.scheduling.steps import Steps
@@ -70,7 +70,7 @@ class SchedulerState:
             }
         known = self.agents.summary(view)
         if self.tree is not None:
-            residency = self.tree.book.summary()
+            residency = self.tree.accounting.summary()
             for agent in known["agents"]:
                 agent |= residency.get(agent["name"], NOT_RESIDENT)
         tree = self.tree.summary() if self.tree is not None else None

@@ -239,5 +239,5 @@ def test_adapters_that_do_not_fit_are_told_before_anything_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "running", lambda *_: pytest.fail("began"))
-    with pytest.raises(SystemExit, match=r"bench: .* is no folder with \*\.safetensors that the adapter"):
+    with pytest.raises(SystemExit, match=r"bench: .* has no \*\.safetensors to compare the adapter"):
         bench.main(["--json", str(tmp_path / "report.json"), "--only", "tot", "--model-path", str(tmp_path)])

@@ -55,7 +55,7 @@ def test_the_logits_cache_can_be_switched_off() -> None:
         (["--hive-share-tenants", "some"], "--hive-share-tenants"),
         (["--hive-max-tenant-agents", "0"], "--hive-max-tenant-agents must be at least 1, got 0"),
         (["--hive-max-body-bytes", "1"], "--hive-max-body-bytes must be at least 1024, got 1"),
-        (["--hive-allow-origins", "example.org"], "--hive-allow-origins must have origins such as https://"),
+        (["--hive-allow-origins", "example.org"], "--hive-allow-origins must list origins such as https://"),
         (["--hive-allow-origins", "https://a.org,https://b.org/"], "got 'https://b.org/'"),
         (["--hive-eviction", "density", "--radix-eviction-policy", "lfu"], "give one of them"),
         (["--radix-eviction-policy=lfu", "--hive-eviction=lru"], "give one of them"),

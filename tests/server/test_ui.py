@@ -135,7 +135,7 @@ def test_places_of_clients_that_went_are_free(http: httpx.Client) -> None:
                 assert time.monotonic() < deadline
         refused = http.get("/hive/events")
         assert refused.status_code == 503
-        assert "32 clients listen already" in refused.text
+        assert "the maximum of 32 clients is reached" in refused.text
         assert refused.headers["retry-after"] == "10"
     finally:
         for stream in streams:

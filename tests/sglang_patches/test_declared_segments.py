@@ -39,7 +39,7 @@ class Server:
     async def _engine(self, obj: Any, _request: Any) -> AsyncIterator[Any]:
         made = obj.input_ids != PROMPT
         wire = obj.sampling_params["custom_params"]["hive_kv"]
-        self.extra_keys.append((made, KvRequest.of_wire(wire).extra_key))
+        self.extra_keys.append((made, KvRequest.from_wire(wire).extra_key))
         if made:
             self.made.append((obj.sampling_params["custom_params"]["hive"].get("tenant"), obj.input_ids))
         obj.normalize_batch_and_arguments()

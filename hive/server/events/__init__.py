@@ -1,1 +1,1 @@
-"""What happens in the schedulers, told to whoever listens: events over ZeroMQ, and server-sent events of them."""
+"""Live events of the schedulers: published over ZeroMQ, and forwarded to browsers as server-sent events."""

@@ -1,4 +1,4 @@
-"""Addresses of the sockets that events leave by: one for each data-parallel rank."""
+"""Addresses of the sockets on which events are published: one for each data-parallel rank."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _EVERYWHERE = frozenset({"*", "0.0.0.0", "[::]"})
 
 
 def check(endpoint: str) -> str:
-    """``endpoint``, if it is one that events can leave by.
+    """Return ``endpoint`` if it is valid.
 
     Raises:
-        ValueError: saying what it must look like.
+        ValueError: with the rule, if it is not.
     """
     tcp = _TCP.fullmatch(endpoint)
     if endpoint in (OFF, AUTO) or re.fullmatch(r"ipc://\S+", endpoint):
@@ -30,9 +30,9 @@ def check(endpoint: str) -> str:
 
 
 def private() -> str:
-    """An endpoint in a new folder that its owner alone may enter: the events tell what all clients do.
+    """Return an endpoint in a new folder that only its owner may enter, since events show what all clients do.
 
-    A server that is killed cannot clean up after itself, so the folders of this user's dead processes go here.
+    A server that is killed cannot clean up after itself, so this removes the folders of dead processes of this user.
     """
     parent = Path(tempfile.gettempdir())
     for folder in parent.glob("hive-*-*"):
@@ -43,7 +43,7 @@ def private() -> str:
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process of this user is there."""
+    """Whether a process exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -52,7 +52,8 @@ def _runs(pid: int) -> bool:
 
 
 def of_rank(endpoint: str, rank: int) -> str:
-    """Where a rank publishes: the next ports of ``tcp://``, as with SGLang's KV events; a suffix of ``ipc://``."""
+    """Return the endpoint of a rank: the following ports of ``tcp://``, as for SGLang's KV events, or a suffix of
+    ``ipc://``."""
     tcp = _TCP.fullmatch(endpoint)
     if tcp is not None:
         return f"tcp://{tcp['host']}:{int(tcp['port']) + rank}"
@@ -60,7 +61,7 @@ def of_rank(endpoint: str, rank: int) -> str:
 
 
 def to_connect(endpoint: str) -> str:
-    """Where to find, on the same machine, what listens on ``endpoint``."""
+    """Return the address to connect to, from the same machine, for a socket bound to ``endpoint``."""
     tcp = _TCP.fullmatch(endpoint)
     if tcp is not None and tcp["host"] in _EVERYWHERE:
         host = "[::1]" if tcp["host"] == "[::]" else "127.0.0.1"

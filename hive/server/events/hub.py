@@ -1,8 +1,8 @@
-"""Events on their way to browsers: one subscription to all schedulers, and a stream for each client.
+"""Forwards events to browsers: one subscription to all schedulers, and a stream for each client.
 
-Only the last picture is kept, and each client is given what changed since it was given something: one that reads
-slowly skips pictures, and nothing piles up for it.  While there are no clients there is no subscription, and the
-schedulers make no pictures.
+Only the last snapshot is kept, and each client gets what has changed since its last read.  A slow client skips
+snapshots, so nothing accumulates for it.  Without clients there is no subscription, and the schedulers make no
+snapshots.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ logger = logging.getLogger(__name__)
 
 MAX_CLIENTS = 32
 KEEP_ALIVE_S = 10.0
-"""Silence after which a client is told that the stream is alive."""
+"""Seconds of silence after which a client gets a sign of life."""
 
 _GLANCE_S = 1.0
-"""Between two looks at whether the server is stopping."""
+"""Seconds between checks whether the server is stopping."""
 
 _PATIENCE_S = 1.0
-"""For so long the first picture waits until every rank has sent its part."""
+"""Seconds that the first snapshot waits for the events of all ranks."""
 
 _HIGH_WATER = 16
 _RETRY = b"retry: 2000\n\n"
@@ -39,14 +39,14 @@ _KEEP_ALIVE = b": alive\n\n"
 
 
 class TooManyClients(Exception):
-    """All places are taken."""
+    """The maximum number of clients is reached."""
 
 
 class EventHub:
-    """Listens to the schedulers on ``endpoints`` for as long as somebody listens to it.
+    """Subscribes to the schedulers on ``endpoints`` while it has clients.
 
-    Belongs to one event loop.  ``stopping`` tells whether the server is about to end: streams then end, for a server
-    that shuts down politely waits for them.
+    Belongs to one event loop.  ``stopping`` returns whether the server is about to stop.  Streams then end, because a
+    graceful shutdown waits for them.
     """
 
     def __init__(
@@ -64,21 +64,21 @@ class EventHub:
         self._patient_until = 0.0
         self._numbers: dict[int, int] = {}
         self._frames: dict[str, tuple[int, bytes]] = {}
-        """By kind of event: its version, and its frame of the stream."""
+        """By kind of event: its version, and its server-sent frame."""
         self._version = 0
         self._changed = asyncio.Event()
         self.clients = 0
         self.missed = 0
-        """Messages of schedulers that did not arrive, because this process was too slow for them."""
+        """Messages of schedulers that were lost because this process was too slow."""
 
     def join(self) -> AsyncIterator[bytes]:
-        """A stream for one more client, to be iterated and closed.
+        """Return a stream for one more client, to be iterated and closed.
 
         Raises:
-            TooManyClients: when all places are taken.
+            TooManyClients: if the maximum number of clients is reached.
         """
         if self.clients >= self._max_clients:
-            raise TooManyClients(f"{self._max_clients} clients listen already")
+            raise TooManyClients(f"the maximum of {self._max_clients} clients is reached")
         self.clients += 1
         if self._reader is None:
             self._patient_until = time.monotonic() + _PATIENCE_S
@@ -86,7 +86,7 @@ class EventHub:
         return self._stream()
 
     async def leave(self) -> None:
-        """A client of :meth:`join` is gone; the last one ends the subscription."""
+        """Remove a client of :meth:`join`; the last one ends the subscription."""
         self.clients -= 1
         if self.clients == 0 and self._reader is not None:
             reader, self._reader = self._reader, None
@@ -98,7 +98,7 @@ class EventHub:
             self._frames.clear()
 
     async def _stream(self) -> AsyncIterator[bytes]:
-        """Frames of server-sent events, several at a time."""
+        """Yield frames of server-sent events, several at a time."""
         loop = asyncio.get_running_loop()
         seen: dict[str, int] = {}
         spoke = loop.time()
@@ -113,7 +113,7 @@ class EventHub:
             if news or loop.time() - spoke >= KEEP_ALIVE_S:
                 seen |= {kind: version for kind, version, _ in news}
                 yield b"".join(frame for _, _, frame in news) or _KEEP_ALIVE
-                # The next look is at what is there then: what came and went meanwhile is skipped.
+                # The next iteration sends the state at that time and skips what changed in between.
                 spoke = loop.time()
                 continue
             with contextlib.suppress(TimeoutError):
@@ -141,12 +141,12 @@ class EventHub:
 
     def _take(self, number: int, batch: Batch) -> None:
         expected = self._numbers.get(batch.rank, number)
-        # A scheduler that was started anew begins at 0.
+        # A scheduler that was restarted begins at 0.
         self.missed += max(0, number - expected)
         self._numbers[batch.rank] = number + 1
         self._ranks[batch.rank] = batch
         if len(self._ranks) < len(self._endpoints) and time.monotonic() < self._patient_until:
-            return  # the first picture would be of some ranks only
+            return  # The first snapshot would cover only some ranks.
         self._version += 1
         for event in merged(self._ranks.values()):
             kind = event.__struct_config__.tag

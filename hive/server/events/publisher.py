@@ -1,8 +1,8 @@
-"""Events on their way out of a scheduler: a ZeroMQ socket that others subscribe to.
+"""Publishes a scheduler's events on a ZeroMQ socket.
 
-The scheduler's thread never waits here.  Messages are handed to ZeroMQ's own thread, which drops those of a
-subscriber that is too slow; the gap in the sequence numbers tells it how many.  The socket is XPUB, a PUB that sees
-subscriptions come and go: while nobody listens, no picture is made.
+The scheduler's thread never waits here.  It hands messages to ZeroMQ's own thread, which drops those of a slow
+subscriber; a gap in the sequence numbers shows how many were lost.  The socket is XPUB, a PUB that is told of
+subscriptions: without subscribers, no snapshot is made.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import zmq
 from hive.server.events.event import TOPIC, AnyEvent, Batch
 
 INTERVAL_S = 0.5
-"""Between two pictures, at the least."""
+"""Minimum seconds between two snapshots."""
 
 HIGH_WATER = 64
-"""Messages that are kept for a slow subscriber."""
+"""Messages queued for a slow subscriber."""
 
 
 class EventPublisher:
-    """Publishes on ``endpoint``, which it binds.
+    """Binds ``endpoint`` and publishes on it.
 
     Raises:
-        OSError: when the address is taken, or none of this machine.
+        OSError: if the address is taken, or not one of this machine.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class EventPublisher:
         self._topics: set[bytes] = set()
         self._encoder = msgspec.msgpack.Encoder()
         self.sequence = 0
-        """Of the next message."""
-        # A context of its own: the engine's sockets, and their settings, are none of our business.
+        """Sequence number of the next message."""
+        # A separate context leaves the engine's sockets and their settings alone.
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.XPUB)
         self._socket.set_hwm(HIGH_WATER)
@@ -58,7 +58,7 @@ class EventPublisher:
             raise OSError(f"cannot publish events on {endpoint}: {error}") from None
 
     def due(self) -> bool:
-        """Whether it is time for the next picture, and somebody listens; asked in each loop of the scheduler."""
+        """Whether a snapshot is due and has subscribers; called in each loop of the scheduler."""
         now = self._clock()
         if now < self._next:
             return False
@@ -67,19 +67,19 @@ class EventPublisher:
         return bool(self._topics)
 
     def publish(self, events: Sequence[AnyEvent]) -> None:
-        """Send one batch to all that listen."""
+        """Send one batch to all subscribers."""
         payload = self._encoder.encode(Batch(time.time(), self._rank, list(events)))
         number = self.sequence.to_bytes(8, "big")
         self._socket.send_multipart((TOPIC, number, payload), zmq.NOBLOCK)
         self.sequence += 1
 
     def close(self) -> None:
-        """Let go of the address."""
+        """Close the socket and free its address."""
         self._socket.close()
         self._context.term()
 
     def _read_subscriptions(self) -> None:
-        """XPUB tells of the first subscriber to a topic and of the last one that leaves, however it leaves."""
+        """Read XPUB's notices of the first subscriber to a topic and of the departure of the last one."""
         while self._socket.poll(0, zmq.POLLIN):
             message = self._socket.recv(zmq.NOBLOCK)
             topic = message[1:]

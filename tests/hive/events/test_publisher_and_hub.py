@@ -130,7 +130,7 @@ async def test_a_slow_client_skips_pictures_and_nothing_piles_up(
 async def test_places_are_bounded_and_free_again(hub: EventHub) -> None:
     hub.join()
     hub.join()
-    with pytest.raises(TooManyClients, match="2 clients listen already"):
+    with pytest.raises(TooManyClients, match="the maximum of 2 clients is reached"):
         hub.join()
     await hub.leave()
     hub.join()

@@ -1,4 +1,4 @@
-"""All placed KV is computed again: the exact path, by the machinery of the others."""
+"""A corrector that recomputes nothing."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from hive.server.kv_segments.correctors.base import Corrector, PlacedRun
 
 
-class RecomputeAll(Corrector):
-    """Saves nothing, and shows that the others lose no more than what they leave out."""
+class RecomputeNone(Corrector):
+    """Takes placed KV as it is.  So does Prompt Choreography, which fine-tunes the model instead (its section 3.2)."""
 
     def select(self, placed: Sequence[PlacedRun], deviation: NDArray[np.float32] | None = None) -> list[int]:
-        return [index for run in placed for index in range(run.start, run.end)]
+        return []
 
     def most(self, placed: Sequence[PlacedRun]) -> int:
-        return sum(map(len, placed))
+        return 0

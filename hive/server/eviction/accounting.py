@@ -1,4 +1,4 @@
-"""Whose KV is resident, who uses it, and what became of it."""
+"""Accounting of the resident KV: who computed it, who uses it, and how much was evicted."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hive.server.eviction.node import NodeRecord, Session
 
 MAX_SESSIONS = 65536
 NOT_RESIDENT = {"resident_tokens": 0, "stored_tokens": 0, "evicted_tokens": 0}
-"""The summary of an agent that has stored nothing."""
+"""The summary of an agent that has stored no KV."""
 
 
 @dataclass(slots=True)
 class Tokens:
-    """What became of one agent's KV, in tokens since start."""
+    """Tokens of KV that one agent stored, and how many of them were evicted, since start."""
 
     stored: int = 0
     evicted: int = 0
@@ -25,40 +25,48 @@ class Tokens:
 
 @dataclass(slots=True, eq=False)
 class Use:
-    """One admitted request: who stores and uses KV in its name."""
+    """The identity of one admitted request: the agent and the session that store and use KV."""
 
     agent: str
     session: Session | None
 
 
 @dataclass(slots=True)
-class ResidencyBook:
-    """Keeps the records of the tree's nodes, and tells the policy what happens to them.
+class ResidencyAccounting:
+    """Keeps the records of the tree's nodes, and tells the policy about hits and evictions.
 
-    The tree calls :meth:`admit` when a request has been given its KV, :meth:`stored` for every new node,
-    :meth:`joined` for every other one that a request's KV turns out to be the same as, and :meth:`evicted` and
-    :meth:`returned` when a node's KV leaves the device and is there again.
+    The tree calls :meth:`admit` when a request has been admitted, :meth:`stored` for every new node, :meth:`joined`
+    for every existing node that holds the same KV as the request, and :meth:`evicted` and :meth:`returned` when the KV
+    of a node leaves the device and comes back.
     """
 
     policy: EvictionPolicy | None
-    """None where the engine's own policy decides."""
+    """None if the engine's own policy decides."""
     clock: int = 0
     """Admissions so far."""
     resident: Counter[str] = field(default_factory=Counter)
     """Tokens on the device by the agent that computed them."""
     held: Counter[str] = field(default_factory=Counter)
-    """Tokens on the device by the agent that used them last: what an agent holds of its share."""
+    """Tokens on the device by the agent that used them last: these count against an agent's share."""
     totals: dict[str, Tokens] = field(default_factory=dict)
-    """Of every agent that stored or used KV and is not forgotten."""
+    """By agent: every one that stored or used KV and was not forgotten."""
     _sessions: OrderedDict[str, Session] = field(default_factory=OrderedDict)
     _sessions_begun: int = 0
 
     def use(self, agent: str, session: str | None) -> Use:
-        """The identity under which a request takes part; it outlives the end of its session."""
+        """Return the identity of a request; it stays valid after its session has ended."""
         return Use(agent, self._session(session) if session is not None else None)
 
     def admit(self, use: Use, path: Sequence[tuple[NodeRecord, int]]) -> dict[str, int]:
-        """A request found the nodes of ``path``, deepest first, each with its tokens; returns tokens by producer."""
+        """Count the hits of an admitted request.
+
+        Args:
+            use: the identity of the request.
+            path: the nodes that it matched, deepest first, each with its tokens.
+
+        Returns:
+            The matched tokens by the agent that computed them.
+        """
         self.clock += 1
         self._total(use.agent)
         producers: dict[str, int] = {}
@@ -78,27 +86,27 @@ class ResidencyBook:
         return producers
 
     def stored(self, use: Use, tokens: int) -> NodeRecord:
-        """The record of a node that ``use`` has put into the tree."""
+        """Return the record of a new node that ``use`` has put into the tree."""
         self.resident[use.agent] += tokens
         self.held[use.agent] += tokens
         self._total(use.agent).stored += tokens
         return NodeRecord(use.agent, use.agent, self.clock, use.session)
 
     def joined(self, node: NodeRecord, use: Use) -> None:
-        """A request goes on from a node's KV; that of another session, and the node is no longer one session's."""
+        """Note that a request holds a node's KV, too; a second session makes the node shared."""
         if node.session is not use.session:
-            # Nodes without a session stay without one: nothing is known of who shares them.
+            # A node without a session keeps none: which sessions share it is unknown.
             node.shared = node.shared or (node.session is not None and use.session is not None)
             node.session = None
 
     def returned(self, node: NodeRecord, tokens: int, use: Use | None = None) -> None:
-        """A node's KV is on the device again: computed anew by ``use``, or loaded back from the host.
+        """Count a node whose KV is on the device again: recomputed by ``use``, or loaded back from the host if None.
 
-        Who computes it anew uses it, but has not hit it; whoever it is loaded back for is yet to be admitted.
+        Recomputing counts as a use, but not as a hit.  The request for which KV is loaded back is admitted later.
         """
         node.on_device = True
-        # Whoever computes or uses KV is in the totals. Who is not was forgotten while this lay on the host; counted
-        # by name it would be an agent that the registry does not know.
+        # An agent that is missing in the totals was forgotten while its KV lay on the host.  Counted by name, it would
+        # be an agent that the registry does not know.
         if node.producer not in self.totals:
             node.producer = OTHER
         if node.agent not in self.totals:
@@ -113,7 +121,7 @@ class ResidencyBook:
         self._total(node.producer).stored += tokens
 
     def evicted(self, node: NodeRecord, tokens: int) -> None:
-        """A node's KV left the device."""
+        """Count a node whose KV left the device."""
         node.on_device = False
         _take(self.resident, node.producer, tokens)
         _take(self.held, node.agent, tokens)
@@ -122,18 +130,18 @@ class ResidencyBook:
             self.policy.evicted(node, tokens, self.clock)
 
     def end_session(self, name: str) -> Session | None:
-        """What a session alone used is dead from now on; the caller tells the index of leaves."""
+        """Mark a session as ended, and with it the KV that only it used; the caller then updates the leaf index."""
         session = self._sessions.pop(name, None)
         if session is not None:
             session.ended = True
         return session
 
     def holds(self, agent: str) -> bool:
-        """Whether KV on the device was computed by an agent, or used last by it."""
+        """Whether KV on the device was computed or last used by an agent."""
         return agent in self.resident or agent in self.held
 
     def forget(self, agent: str) -> None:
-        """An agent is over: it has no KV on the device, and what became of that it had counts under OTHER."""
+        """Move the totals of an ended agent, which has no KV on the device, to OTHER."""
         gone = self.totals.pop(agent, None)
         if gone is not None:
             others = self._total(OTHER)
@@ -143,24 +151,24 @@ class ResidencyBook:
             self.policy.forget(agent)
 
     def flushed(self) -> None:
-        """The tree is empty; what was learned stays."""
+        """Count an emptied tree; what the policy has learned stays."""
         self.resident.clear()
         self.held.clear()
 
     def shares(self) -> dict[str, float]:
-        """Of what is resident, the part that each agent used last.
+        """Return, by agent, the part of the resident KV that it used last.
 
-        Not what it computed: an agent that reads what others wrote crowds the pool as well.
+        Last use counts, not who computed it: an agent that reads what others wrote fills the pool as well.
         """
         total = self.held.total() or 1
         return {agent: tokens / total for agent, tokens in self.held.items()}
 
     def summary(self) -> dict[str, dict[str, int]]:
-        """By agent, of what it computed: tokens resident, and stored and evicted since start."""
+        """Return, by agent that computed it: tokens resident now, and tokens stored and evicted since start."""
         return {agent: self.summary_of(agent) for agent in self.totals}
 
     def summary_of(self, agent: str) -> dict[str, int]:
-        """The same of one agent; zeros for one that has stored nothing."""
+        """Return the same for one agent; zeros if it has stored nothing."""
         total = self.totals.get(agent)
         if total is None:
             return dict(NOT_RESIDENT)
@@ -185,7 +193,7 @@ class ResidencyBook:
 
 
 def _take(counter: Counter[str], agent: str, tokens: int) -> None:
-    """Less of an agent's tokens; an agent without any is not kept."""
+    """Subtract tokens of an agent; drop the agent at zero."""
     counter[agent] -= tokens
     if counter[agent] <= 0:
         del counter[agent]
