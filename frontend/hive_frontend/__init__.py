@@ -13,13 +13,7 @@ result = run(riddle, "What has keys but opens no lock?", model="http://localhost
 print(result.value, result.totals)
 """
 
-from hive_frontend.agent import Agent, agent
-from hive_frontend.budget import Budget
-from hive_frontend.cached_message import CachedMessage, KvUse
-from hive_frontend.call import gather, gen
-from hive_frontend.child import Child, spawn
-from hive_frontend.choice import choose
-from hive_frontend.choreography import decode, prefill
+from hive_frontend.agents import Agent, agent
 from hive_frontend.client import (
     CallTimeout,
     Client,
@@ -30,7 +24,11 @@ from hive_frontend.client import (
     Sampling,
     TextMessages,
 )
-from hive_frontend.dialogue import Dialogue, Message
+from hive_frontend.client.cached_message import CachedMessage, KvUse
+from hive_frontend.client.dialogue import Dialogue, Message
+from hive_frontend.client.reply import Reply
+from hive_frontend.client.structured import InvalidAnswer
+from hive_frontend.compiler.flow_graph import FlowGraph
 from hive_frontend.errors import (
     BranchFailed,
     BudgetExceeded,
@@ -44,19 +42,22 @@ from hive_frontend.errors import (
     SupervisorError,
     ToolTimeout,
 )
-from hive_frontend.events import Event, Piece, Progress
-from hive_frontend.flow_graph import FlowGraph
-from hive_frontend.fork import Shared
-from hive_frontend.live_view import LiveView
-from hive_frontend.reply import Reply
-from hive_frontend.run_result import Result, RunResult
+from hive_frontend.operations.budget import Budget
+from hive_frontend.operations.call import gather, gen
+from hive_frontend.operations.child import Child, spawn
+from hive_frontend.operations.choice import choose
+from hive_frontend.operations.choreography import decode, prefill
+from hive_frontend.operations.fork import Shared
+from hive_frontend.operations.tool import tool
+from hive_frontend.operations.workspace import Workspace
 from hive_frontend.runtime import arun, run
 from hive_frontend.scope import fail, score
-from hive_frontend.search_tree import SearchTree, TreeNode
-from hive_frontend.session import Session
-from hive_frontend.state import State, by_promise
+from hive_frontend.search.events import Event, Piece, Progress
+from hive_frontend.search.run_result import Result, RunResult
+from hive_frontend.search.search_tree import SearchTree, TreeNode
+from hive_frontend.search.session import Session
+from hive_frontend.search.totals import Totals, Usage
 from hive_frontend.streaming import Stream, stream
-from hive_frontend.structured import InvalidAnswer
 from hive_frontend.supervisors import (
     MCTS,
     Ask,
@@ -74,10 +75,9 @@ from hive_frontend.supervisors import (
     Vote,
     lineage,
 )
-from hive_frontend.tool import tool
-from hive_frontend.totals import Totals, Usage
-from hive_frontend.tree_view import render_tree, write_tree
-from hive_frontend.workspace import Workspace
+from hive_frontend.supervisors.state import State, by_promise
+from hive_frontend.views.live import LiveView
+from hive_frontend.views.tree import render_tree, write_tree
 
 __all__ = [
     "MCTS",

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 from hive_frontend.scope import Scope, here, perform_natively
 
 if TYPE_CHECKING:
-    from hive_frontend.call import ModelCall
-    from hive_frontend.transition import Transition
+    from hive_frontend.operations.call import ModelCall
+    from hive_frontend.operations.transition import Transition
 
 T_co = TypeVar("T_co", covariant=True)
 _Op = TypeVar("_Op", bound="Operation[Any]")

@@ -9,12 +9,12 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from hive_frontend.errors import BranchFailed, HiveError, NoModelError
-from hive_frontend.identity import PIECE, LongPath, Path, state_id
+from hive_frontend.operations.identity import PIECE, LongPath, Path, state_id
 
 if TYPE_CHECKING:
     from hive_frontend.operation import Operation
-    from hive_frontend.session import Session
-    from hive_frontend.transition import Caller
+    from hive_frontend.operations.transition import Caller
+    from hive_frontend.search.session import Session
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class NativeScope(Scope):
 
     async def perform(self, operation: Operation[T]) -> T:
         """Perform `operation` as the next transition of this run."""
-        from hive_frontend.transition import Transition
+        from hive_frontend.operations.transition import Transition
 
         path, self.state = self.state, (*self.state, 0)
         if len(path) > PIECE:

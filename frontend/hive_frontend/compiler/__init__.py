@@ -9,8 +9,8 @@ awaits instead: `checker` finds what it cannot cut, `normal_form` makes every aw
 from __future__ import annotations
 
 from hive_frontend.compiler.compilation import compile_agent, program_of
-from hive_frontend.compiler.outcome import Invoke, Outcome, Point, Returned, Suspended, Thrown, Yield
 from hive_frontend.compiler.program import Program
+from hive_frontend.compiler.running.outcome import Invoke, Outcome, Point, Returned, Suspended, Thrown, Yield
 
 __all__ = [
     "Invoke",

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hive_frontend.flow_graph import FlowGraph
-from hive_frontend.state import State
+from hive_frontend.compiler.flow_graph import FlowGraph
+from hive_frontend.supervisors.state import State
 
 if TYPE_CHECKING:
-    from hive_frontend.agent import Agent
+    from hive_frontend.agents import Agent
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hive_frontend.state import State
 from hive_frontend.supervisors.base import Ask, show_setting
 from hive_frontend.supervisors.searcher import lineage
 from hive_frontend.supervisors.settings import Check
+from hive_frontend.supervisors.state import State
 
 if TYPE_CHECKING:
-    from hive_frontend.agent import Agent
+    from hive_frontend.agents import Agent
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Vote:
 
     def __post_init__(self) -> None:
         # Not above: an agent has a supervisor, so its module imports this package.
-        from hive_frontend.agent import Agent
+        from hive_frontend.agents import Agent
 
         check = Check(self)
         if not isinstance(self.agent, Agent):
