@@ -12,13 +12,14 @@ from typing import Annotated, Any, TypeVar
 
 import orjson
 from fastapi import APIRouter, HTTPException, Request, Response
+from hive_frontend.wire import NAME_PATTERN
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from hive.access import Access
 from hive.host_memory import settle
 from hive.logits_cache.ratios import ratios
 from hive.request_checks import Limits
-from hive.request_tag import NAME_PATTERN, header_tag
+from hive.request_tag import header_tag
 from hive.server_args import HiveServerArgs
 from sglang_patches import choreography, events, samples
 from sglang_patches.control import controller

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from hive_frontend.wire import derive_seed, sample_seed
+
 from hive.agents.registry import OTHER, AgentRegistry
 from hive.agents.tenant import EVERYTHING, View, qualified
 from hive.eviction.book import NOT_RESIDENT, Use
@@ -12,7 +14,7 @@ from hive.kv_segments.request import KV_FIELD
 from hive.logits_cache.cache import CachedRequest, LogitsCache
 from hive.logits_cache.hotspot import HotspotRule
 from hive.logits_cache.replay import Replay
-from hive.logits_cache.sampling import SamplingRule, derive_seed
+from hive.logits_cache.sampling import SamplingRule
 from hive.request_tag import tag_in
 from sglang_patches.metrics import SchedulerMetrics
 from sglang_patches.releases import current
@@ -171,7 +173,7 @@ def _seed(req: Req, sample: int) -> int:
     if base is None:
         tag = tag_of(req)
         base = derive_seed(tag.get("session", ""), tag["state"]) if "state" in tag else derive_seed(req.rid)
-    return derive_seed(base, sample) if sample else base
+    return sample_seed(base, sample)
 
 
 def bypass_reason(scheduler: Scheduler, req: Req) -> str | None:

@@ -13,9 +13,8 @@ from hive_frontend.client.contract import Request
 from hive_frontend.compiler import process
 from hive_frontend.compiler.process import Waiting
 from hive_frontend.operations import fork
-from hive_frontend.supervisors.base import Decision
 from hive_frontend.supervisors.once import Once
-from hive_frontend.supervisors.state import State
+from hive_frontend.supervisors.state import Decision, State
 from hive_frontend.supervisors.tree_of_thoughts import ThoughtBooks
 
 from bench.frontend import workload

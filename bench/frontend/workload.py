@@ -13,7 +13,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from hive_frontend.client.contract import Request, Sampling
-from hive_frontend.client.dialogue import Message
+from hive_frontend.client.messages import Message
 from hive_frontend.operations.identity import Path, call_seed, state_id
 
 from hive import Completion, TreeOfThoughts, agent, gen, score

@@ -8,23 +8,22 @@ import inspect
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from hive_frontend.client.contract import Client
 from hive_frontend.client.http.client import HttpClient
 from hive_frontend.compiler import Program, compile_agent
 from hive_frontend.compiler.flow_graph import FlowGraph
-from hive_frontend.operation import Operation, to_be_awaited
+from hive_frontend.operation import Operation, Scope, entered, here, to_be_awaited
+from hive_frontend.operations import fork
 from hive_frontend.operations.budget import Budget, Meter
 from hive_frontend.operations.child import Child
-from hive_frontend.operations.identity import check_label
-from hive_frontend.operations.transition import Caller
-from hive_frontend.scope import NativeScope, Scope, current_scope, entered
+from hive_frontend.operations.native import NativeScope
+from hive_frontend.operations.transition import Caller, SessionContract
+from hive_frontend.search.session import Session
 from hive_frontend.supervisors.base import Supervisor
 from hive_frontend.supervisors.once import Once
-
-if TYPE_CHECKING:
-    from hive_frontend.search.session import Session
+from hive_frontend.wire import check_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,7 +65,7 @@ class Agent(Generic[P, R]):
             raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
         if budget is not None and not isinstance(budget, Budget):
             raise TypeError(f"budget must be a Budget, such as Budget(tokens=1000), not {budget!r}")
-        self.name = check_label("the name of an agent", function.__name__ if name is None else name)
+        self.name = check_name("the name of an agent", function.__name__ if name is None else name)
         self.supervisor: Supervisor = Once() if supervisor is None else supervisor
         self._function: Callable[..., Any] = function
         self._client, self._model = _whom_to_ask(model)
@@ -81,7 +80,7 @@ class Agent(Generic[P, R]):
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
-        scope = current_scope()
+        scope = here()
         child: Child[R] = Child(self, (*args,), kwargs)
         if isinstance(scope, Scope):
             return to_be_awaited(child.__hive_operation__())
@@ -92,12 +91,12 @@ class Agent(Generic[P, R]):
         return Child(self, args, kwargs).__hive_operation__()
 
     async def _run_natively(self, *args: Any, **kwargs: Any) -> Any:
-        if self.program.is_generator:
+        if self.is_generator:
             raise TypeError(f"agent {self.name} is an async generator: spawn(...) it and await its next()")
-        session = current_scope()
+        session = here()
         if session is None:
             return await self.call(*args, **kwargs)
-        assert not isinstance(session, Scope)
+        assert isinstance(session, Session)
         with entered(NativeScope(session, self.caller(session), session.new_root())):
             return await self.call(*args, **kwargs)
 
@@ -117,7 +116,7 @@ class Agent(Generic[P, R]):
         """Call the function itself, which gives an ordinary coroutine or generator."""
         return self._function(*self._instance, *args, **kwargs)
 
-    def caller(self, session: Session, around: Meter | None = None) -> Caller:
+    def caller(self, session: SessionContract, around: Meter | None = None) -> Caller:
         """The agent as the maker of calls in a session; `around` is the meter of the agent that it works for."""
         meter = around or session.meter
         if self._budget is not None:
@@ -144,6 +143,11 @@ class Agent(Generic[P, R]):
                 )
 
     @property
+    def is_generator(self) -> bool:
+        """Whether it yields values on its way, and is spawned."""
+        return self.program.is_generator
+
+    @property
     def has_model(self) -> bool:
         """Whether it asks a model of its own."""
         return self._client is not None
@@ -159,8 +163,6 @@ class Agent(Generic[P, R]):
     def __fork__(self, memo: dict[int, Any]) -> Agent[P, R]:
         if not self._instance:
             return self
-        from hive_frontend.operations import fork
-
         bound = copy.copy(self)
         bound._instance = fork.copy(self._instance, memo)
         return bound
@@ -243,3 +245,14 @@ def agent(
         supervisor=supervisor, name=name, model=model, retries=retries, timeout=timeout, budget=budget
     )
     return decorate if function is None else decorate(function)
+
+
+def spawn(agent: Agent[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Child[R]:
+    """Make an agent that works for the running one: `child = spawn(find_context, bug)`. See `Child`.
+
+    `agent` is an `@agent` function: one that returns, or an async generator that yields values on its way.
+    It begins to run when it is first awaited.
+    """
+    if not isinstance(agent, Agent):
+        raise TypeError(f"spawn takes an @agent function and its arguments, not {agent!r}")
+    return Child(agent, args, kwargs)

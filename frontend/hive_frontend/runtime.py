@@ -21,7 +21,8 @@ from hive_frontend.operations.budget import Budget
 from hive_frontend.search.events import Piece
 from hive_frontend.search.fingerprint import shown
 from hive_frontend.search.journal import Journal
-from hive_frontend.search.run import OnError, OnEvent, Run
+from hive_frontend.search.record import OnError, OnEvent
+from hive_frontend.search.run import Run
 from hive_frontend.search.run_result import Result, RunResult
 from hive_frontend.search.session import Session
 from hive_frontend.supervisors.base import Supervisor
@@ -70,7 +71,7 @@ async def arun(
     """
     if not isinstance(agent, Agent):
         raise TypeError(f"run takes an @agent function as its first argument, not {agent!r}")
-    if agent.program.is_generator:
+    if agent.is_generator:
         raise TypeError(f"agent {agent.name} is an async generator: an agent that is run can spawn it")
     if model is None and not agent.has_model and replay is None:
         raise NoModelError(

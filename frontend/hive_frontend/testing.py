@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from hive_frontend.client.cached_message import CachedMessage
 from hive_frontend.client.contract import CallTimeout, Client, Completion, MessageCall, OnText, Request
-from hive_frontend.client.dialogue import Message
 from hive_frontend.client.guard import RealCallForbidden, forbid_real_calls
+from hive_frontend.client.messages import Message
 from hive_frontend.client.spelling import fits
 from hive_frontend.client.structured import InvalidAnswer
 from hive_frontend.client.text_messages import as_text, decoded, prefilled

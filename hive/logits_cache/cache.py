@@ -8,13 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hive_frontend.wire import derive_seed
+
 from hive.logits_cache.distinct import DistinctSample, DistinctTrees
 from hive.logits_cache.hotspot import HotspotRule
 from hive.logits_cache.in_flight import PATIENCE, InFlight
 from hive.logits_cache.policies import Distinct, Hotspot, Policy, Prefetched, Stepwise
 from hive.logits_cache.ratios import ratios
 from hive.logits_cache.replay import Replay, Stop, Verdict
-from hive.logits_cache.sampling import SamplingRule, derive_seed, uniform
+from hive.logits_cache.sampling import SamplingRule, uniform
 from hive.logits_cache.trie import LogitsTrie, Node, PrefixHash, Writer
 
 DISTINCT_SHARE = 1 / 16

@@ -36,7 +36,7 @@ from typing import Any
 import hive_frontend
 import pytest
 from hive_frontend import Client, agent
-from hive_frontend.search.search import session
+from hive_frontend.search import session
 from hive_frontend.testing import forbid_real_calls
 
 ROOT = Path(__file__).parents[2]

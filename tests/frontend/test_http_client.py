@@ -14,13 +14,13 @@ import pytest
 import tenacity
 from hive_frontend import HttpClient, ModelError, Session, TreeOfThoughts, agent, arun, gen, run
 from hive_frontend.client import CallTimeout, Completion, Request, Sampling, sample_seed
-from hive_frontend.client.dialogue import Message
 from hive_frontend.client.http import transport
 from hive_frontend.client.http.prompts import Prompt, PromptCache
 from hive_frontend.client.http.streamed import StreamedText
+from hive_frontend.client.messages import Message
 from hive_frontend.testing import RealCallForbidden, forbid_real_calls
+from hive_frontend.wire import derive_seed
 
-from hive.logits_cache.sampling import derive_seed
 from tests.frontend.http_server import Answer, Events, Received, Server
 
 

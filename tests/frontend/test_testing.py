@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from hive_frontend.client import CallTimeout, Completion, Request, Sampling
-from hive_frontend.client.dialogue import Message
+from hive_frontend.client.messages import Message
 from hive_frontend.client.structured import InvalidAnswer
 from hive_frontend.testing import FunctionModel, RealCallForbidden, ScriptedModel, forbid_real_calls
 

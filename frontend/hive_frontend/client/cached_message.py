@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from hive_frontend.client.reply import Reply
-
-if TYPE_CHECKING:
-    from hive_frontend.operation import Operation
+from hive_frontend.operation import Operation, to_be_awaited
 
 
 class KvUse(NamedTuple):
@@ -90,9 +88,6 @@ class CachedMessage:
 
         Messages made with it as a parent stay as they are. Nothing happens where it is forgotten already.
         """
-        from hive_frontend.operation import to_be_awaited
-        from hive_frontend.operations.choreography import Delete
-
         return to_be_awaited(Delete(self))
 
     def to_json(self) -> dict[str, Any]:
@@ -119,3 +114,22 @@ class CachedMessage:
     def __repr__(self) -> str:
         shown = self.content if len(self.content) <= 40 else self.content[:37] + "..."
         return f"<message {self.id} at {self.offset} to {self.end}: {shown!r}>"
+
+
+class Delete(Operation[None]):
+    """Forgetting a message."""
+
+    __slots__ = ("message", "name")
+
+    def __init__(self, message: CachedMessage) -> None:
+        self.message = message
+        self.name = None
+
+    async def perform(self, transition: Any) -> None:
+        async def delete() -> None:
+            await transition.session.client_of(transition.caller).delete_message(self.message)
+
+        await transition.session.journaled(self, transition, delete)
+
+    def __fork__(self, memo: dict[int, Any]) -> Delete:
+        return self

@@ -6,11 +6,10 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from hive_frontend.client.cached_message import CachedMessage
-from hive_frontend.client.dialogue import Message
+from hive_frontend.client.messages import Message
 from hive_frontend.client.reply import Reply
 from hive_frontend.errors import HiveError, ModelError
 
@@ -93,18 +92,6 @@ def schema_text(schema: Mapping[str, Any] | str) -> str:
 
 def _escape(text: str) -> str:
     return "".join(f"\\{char}" if char in _REGEX_SPECIAL else char for char in text)
-
-
-def sample_seed(seed: int, sample: int) -> int:
-    """The seed, 0 .. 2**63 - 1, of the `sample`-th draw from a state whose base seed is `seed`.
-
-    Sample 0 has the base seed itself. It is the function by which a Hive server numbers samples, for servers
-    that do not.
-    """
-    if not sample:
-        return seed
-    digest = blake2b(f"{seed}\x1f{sample}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
 
 
 class Request(NamedTuple):

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import Any, cast, get_args
 
-if TYPE_CHECKING:
-    from hive_frontend.client.contract import Client
-
-Role = Literal["system", "user", "assistant"]
-
-
-class Message(NamedTuple):
-    """One turn of a dialogue."""
-
-    role: Role
-    content: str
+from hive_frontend.client.contract import Client
+from hive_frontend.client.http.client import as_client
+from hive_frontend.client.messages import Message, Role
+from hive_frontend.errors import NoModelError
+from hive_frontend.operation import here
 
 
 class Dialogue:
@@ -82,9 +76,12 @@ class Dialogue:
 
         Asks `model` (a client or a URL), by default that of the run or session that the code runs in.
         """
-        from hive_frontend.search.session import render
-
-        return render(self.messages, model)
+        client = None if model is None else as_client(model)
+        if client is None and (around := here()) is not None:
+            client = cast("Client | None", around.client)
+        if client is None:
+            raise NoModelError("there is no model to render for: give render(model=...), a Client or a URL")
+        return client.render(self.messages)
 
     def __len__(self) -> int:
         return len(self._messages)

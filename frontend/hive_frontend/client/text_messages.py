@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from hive_frontend.client.cached_message import CachedMessage
 from hive_frontend.client.contract import Client, Completion, MessageCall, OnText, Request
-from hive_frontend.client.dialogue import Message
 from hive_frontend.client.http.client import HttpClient
+from hive_frontend.client.messages import Message
 from hive_frontend.errors import HiveError
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextvars import Context
 from dataclasses import dataclass
 from types import CellType, CodeType
@@ -16,18 +16,12 @@ from typing import Any, NamedTuple, cast
 from weakref import WeakSet
 
 from hive_frontend.compiler import Invoke, Point, Program, Returned, Suspended, Thrown, Yield, program_of
-from hive_frontend.compiler.running.hidden import HELD
 from hive_frontend.errors import ForkError, HiveError
-from hive_frontend.operation import MAKING, Operation, forgotten
+from hive_frontend.operation import MAKING, Operation, Scope, forgotten, here
 from hive_frontend.operations import fork
-from hive_frontend.scope import Scope, here
-from hive_frontend.search.fingerprint import fingerprint
 
 _DEEP = 1_000_000
 """Nested calls in which data is copied that is too deep for the usual limit."""
-
-_DATA = (dict, list, tuple, set, frozenset)
-
 
 _warned: WeakSet[CodeType] = WeakSet()
 """Functions that were warned of already."""
@@ -53,6 +47,9 @@ class Waiting(NamedTuple):
     def point(self) -> Point:
         """Where it waits."""
         return self.frames[-1].point
+
+    def __fork__(self, memo: fork.Memo) -> Waiting:
+        return fork_branch(self, memo)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +193,7 @@ def _fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
             memo.update(outer)
         if program.shared:
             for name in program.shared & variables.keys():
-                shared = _contents(variables[name])
+                shared = contents(variables[name])
                 memo[id(shared)] = shared
     frames = []
     for program, point, variables in suspended:
@@ -208,7 +205,7 @@ def _fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
         except RecursionError:
             raise
         except Exception as error:
-            raise ForkError(_explain(program, point, name, _contents(variables[name]), error)) from error
+            raise ForkError(_explain(program, point, name, contents(variables[name]), error)) from error
         if own and program in own:
             program = fork.copy(program, memo)
         frames.append(Frame(program, point, copied))
@@ -225,27 +222,6 @@ def _fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
     return Waiting(tuple(frames), operation, context if context is None else context.copy())
 
 
-def apart(waiting: Waiting) -> list[Any]:
-    """The objects that an agent uses at an await, but that are not its own alone: what is `Shared`, and what its
-    module and the functions around it hold. Their plain data is as good as constant, and is none of these."""
-    found: list[Any] = []
-    for program, _, variables in waiting.frames:
-        found += [each for each in program.outer_objects().values() if type(each) not in _DATA]
-        found += [_contents(variables[name]) for name in program.shared if name in variables]
-    return found
-
-
-def held(waiting: Waiting, skipped: Iterable[Any]) -> dict[str, str]:
-    """What an agent holds at an await: the fingerprints of its variables, but for what is `skipped`, and for those that
-    it does not read again."""
-    return {
-        f"{program.describe(name)} of {program.name}": fingerprint(_contents(value), skipped)
-        for program, _, variables in waiting.frames
-        for name, value in variables.items()
-        if name != HELD
-    }
-
-
 def _own_helpers(waiting: Waiting, memo: fork.Memo) -> list[Program]:
     """Those of the running helpers that the agent itself defined: they belong to the branch, with the variables
     that they refer to."""
@@ -260,7 +236,7 @@ def _own_helpers(waiting: Waiting, memo: fork.Memo) -> list[Program]:
     return own
 
 
-def _contents(value: Any) -> Any:
+def contents(value: Any) -> Any:
     """What a variable of a state is, be it in a cell or not."""
     if type(value) is not CellType:
         return value

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
 from hive_frontend.errors import ChildEnded, HiveError
-from hive_frontend.operation import Operation, to_be_awaited
+from hive_frontend.operation import Operation, entered, to_be_awaited
+from hive_frontend.operations.budget import Meter
 from hive_frontend.operations.fork import Memo, copy
-from hive_frontend.operations.transition import Caller, Transition
-from hive_frontend.scope import NativeScope, entered
+from hive_frontend.operations.native import NativeScope
+from hive_frontend.operations.transition import Caller, RunContract, SessionContract, Transition
 
-if TYPE_CHECKING:
-    from hive_frontend.agents import Agent
-    from hive_frontend.compiler.process import Waiting
-    from hive_frontend.search.run import Run
-
-P = ParamSpec("P")
 T = TypeVar("T")
 
 Status = Literal["new", "yielded", "ended"]
+
+
+class AgentContract(Protocol):
+    """What a child is made of: an agent."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_generator(self) -> bool: ...
+
+    def bind(self, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The values of all parameters for a call with these arguments; `TypeError` if they do not fit."""
+
+    def call(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, which gives an ordinary coroutine or generator."""
+
+    def caller(self, session: SessionContract, around: Meter | None = None, /) -> Caller:
+        """The agent as the maker of calls in a session."""
 
 
 class Child(Generic[T]):
@@ -57,7 +70,7 @@ class Child(Generic[T]):
         "status",
     )
 
-    def __init__(self, agent: Agent[Any, T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, agent: AgentContract, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         agent.bind(*args, **kwargs)
         self._agent = agent
         self._args = args
@@ -73,7 +86,7 @@ class Child(Generic[T]):
         self._running = False
         self._caller: Caller | None = None
         """The agent as the maker of its calls, with what is left of its budget."""
-        self._waiting: Waiting | None = None
+        self._waiting: Any = None
         self._generator: AsyncGenerator[T, Any] | None = None
         self._scope: NativeScope | None = None
 
@@ -94,14 +107,12 @@ class Child(Generic[T]):
     def __fork__(self, memo: Memo) -> Child[T]:
         if self._generator is not None:
             raise HiveError("a child that runs as an ordinary coroutine cannot be copied")
-        from hive_frontend.compiler.process import fork_branch
-
         fork: Child[T] = Child.__new__(Child)
         memo[id(self)] = fork
         fork._agent = self._agent
         fork._args = copy(self._args, memo)
         fork._kwargs = copy(self._kwargs, memo)
-        fork._waiting = None if self._waiting is None else fork_branch(self._waiting, memo)
+        fork._waiting = copy(self._waiting, memo)
         fork.result = copy(self.result, memo)
         fork.status, fork.score, fork._taken = self.status, self.score, self._taken
         fork._running = False
@@ -150,9 +161,9 @@ class Child(Generic[T]):
         finally:
             self._running = False
             # A generator that ends has not yielded anything new.
-            self._taken = self.status == "ended" and self._agent.program.is_generator
+            self._taken = self.status == "ended" and self._agent.is_generator
 
-    async def _search(self, value: object, transition: Transition, run: Run) -> None:
+    async def _search(self, value: object, transition: Transition, run: RunContract) -> None:
         agent = self._agent
         if self._caller is None:
             self._caller = agent.caller(transition.session, transition.caller.meter)
@@ -178,7 +189,7 @@ class Child(Generic[T]):
             self._scope = NativeScope(transition.session, caller, root)
         self._scope.begin(root)
         with entered(self._scope):
-            if not agent.program.is_generator:
+            if not agent.is_generator:
                 self._end(await agent.call(*self._args, **self._kwargs))
             else:
                 if self._generator is None:
@@ -193,7 +204,7 @@ class Child(Generic[T]):
 
     def _end(self, result: T | None) -> None:
         self.status = "ended"
-        if not self._agent.program.is_generator:
+        if not self._agent.is_generator:
             self.result = result
 
 
@@ -250,16 +261,3 @@ class _Finish(Operation[Any]):
 
     def __fork__(self, memo: Memo) -> _Finish:
         return _Finish(copy(self.child, memo))
-
-
-def spawn(agent: Agent[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Child[T]:
-    """Make an agent that works for the running one: `child = spawn(find_context, bug)`. See `Child`.
-
-    `agent` is an `@agent` function: one that returns, or an async generator that yields values on its way.
-    It begins to run when it is first awaited.
-    """
-    from hive_frontend.agents import Agent as AgentType
-
-    if not isinstance(agent, AgentType):
-        raise TypeError(f"spawn takes an @agent function and its arguments, not {agent!r}")
-    return Child(agent, args, kwargs)

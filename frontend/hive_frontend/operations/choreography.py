@@ -23,10 +23,10 @@ from hive_frontend.client.contract import (
     schema_text,
 )
 from hive_frontend.operation import Operation, to_be_awaited
-from hive_frontend.operations.call import ModelCall, checked_sample, sampling_of
 from hive_frontend.operations.fork import Memo
-from hive_frontend.operations.identity import check_label
+from hive_frontend.operations.model_call import ModelCall, checked_sample, sampling_of
 from hive_frontend.operations.transition import Transition
+from hive_frontend.wire import check_name
 
 Text = str | Sequence[int]
 """What a message begins with: text, or tokens."""
@@ -52,7 +52,7 @@ class NewMessage(ModelCall[CachedMessage]):
     ) -> None:
         begun, self.tokens = _checked_text(what, text)
         if agent is not None:
-            check_label("agent", agent)
+            check_name("agent", agent)
         super().__init__((), begun, sampling, name, agent, sample)
         self.parents = _checked_parents(parents)
         self.offsets = _checked_offsets(offsets, len(self.parents))
@@ -65,7 +65,7 @@ class NewMessage(ModelCall[CachedMessage]):
         return "".join([*(parent.content for parent in self.parents), self.prompt or ""])
 
     async def perform(self, transition: Transition) -> CachedMessage:
-        return await transition.session.make(self, transition)
+        return await transition.session.make(self, self.parents, self.send, transition)
 
     @abstractmethod
     async def send(self, client: Client, request: Request, on_text: OnText | None) -> CachedMessage:
@@ -100,25 +100,6 @@ class Decode(NewMessage):
 
     async def send(self, client: Client, request: Request, on_text: OnText | None) -> CachedMessage:
         return await client.decode(self._call(request), on_text)
-
-
-class Delete(Operation[None]):
-    """Forgetting a message."""
-
-    __slots__ = ("message", "name")
-
-    def __init__(self, message: CachedMessage) -> None:
-        self.message = message
-        self.name = None
-
-    async def perform(self, transition: Transition) -> None:
-        async def delete() -> None:
-            await transition.session.client_of(transition.caller).delete_message(self.message)
-
-        await transition.session.journaled(self, transition, delete)
-
-    def __fork__(self, memo: Memo) -> Delete:
-        return self
 
 
 def prefill(

@@ -9,7 +9,6 @@ from the run's seed and this path, never from the order in which calls happen to
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Sequence
 from hashlib import blake2b
 
@@ -20,17 +19,7 @@ PIECE = 64
 derives from them derives from that of the path before: or a branch of many states would take room and time that
 grow with their square."""
 
-_LABEL = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")
 _MAX_PLAIN_ID = 96
-
-
-def check_label(kind: str, label: object) -> str:
-    """`label` if a server accepts it as the name of an agent, session or tenant; `ValueError` otherwise."""
-    if not isinstance(label, str) or not _LABEL.fullmatch(label):
-        raise ValueError(
-            f"{kind} must be 1 to 128 characters out of letters, digits and . _ : / @ -, not {label!r}"
-        )
-    return str(label)
 
 
 def state_id(path: Sequence[int]) -> str:

@@ -11,11 +11,11 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar, cast, overload
 
 from hive_frontend.errors import ToolTimeout
-from hive_frontend.operation import Operation, to_be_awaited
+from hive_frontend.operation import Operation, entered, to_be_awaited
 from hive_frontend.operations.fork import Memo, copy
+from hive_frontend.operations.native import NativeScope
 from hive_frontend.operations.transition import Transition
 from hive_frontend.operations.workspace import Workspace
-from hive_frontend.scope import NativeScope, entered
 
 R = TypeVar("R")
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from hive_frontend.client.contract import Client
+from hive_frontend.client.cached_message import CachedMessage
+from hive_frontend.client.contract import Client, OnText, Request
 from hive_frontend.client.dialogue import Dialogue
 from hive_frontend.client.reply import Reply
+from hive_frontend.operation import Operation, Surroundings
+from hive_frontend.operations.budget import Meter
 from hive_frontend.operations.identity import LongPath, Path
+from hive_frontend.operations.model_call import ModelCall
+from hive_frontend.operations.tool_threads import ToolThreads
 
-if TYPE_CHECKING:
-    from hive_frontend.operations.budget import Meter
-    from hive_frontend.search.asked import Asked
-    from hive_frontend.search.run import Run
-    from hive_frontend.search.session import Session
-    from hive_frontend.supervisors.state import State
+Shown = list[str]
+"""A value as text, and its fingerprint."""
+Asked = Mapping[str, Shown | Mapping[str, Shown]]
+"""Each thing that an answer depends on, by name; code by the names of its parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,83 @@ class Kept:
     """The code of the agent, and of helpers that it is in."""
 
 
+class SessionContract(Surroundings, Protocol):
+    """What operations need of a session."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def meter(self) -> Meter: ...
+    @property
+    def threads(self) -> ToolThreads: ...
+
+    def client_of(self, caller: Caller, /) -> Client:
+        """Whom a caller asks."""
+
+    async def call(self, call: ModelCall[Any], transition: Transition, /) -> Reply:
+        """Ask the model."""
+
+    def call_now(self, call: ModelCall[Any], transition: Transition, /) -> Reply | None:
+        """The model's answer if nothing has to be waited for; None and no effect otherwise."""
+
+    async def make(
+        self,
+        call: ModelCall[CachedMessage],
+        parents: Sequence[CachedMessage],
+        send: Callable[[Client, Request, OnText | None], Awaitable[CachedMessage]],
+        transition: Transition,
+        /,
+    ) -> CachedMessage:
+        """Have the model's server make a message that sees `parents`."""
+
+    async def journaled(
+        self, operation: Operation[Any], transition: Transition, call: Callable[[], Awaitable[Any]], /
+    ) -> Any:
+        """Call a function for an operation, unless the journal has its result already."""
+
+    def asked(self, operation: Operation[Any], transition: Transition, /) -> Asked:
+        """What an operation asks, as it was when this was first wanted."""
+
+    def recall_error(self, operation: Operation[Any], transition: Transition, /) -> BaseException | None:
+        """What the journal says that an operation raised."""
+
+    def keep_error(self, operation: Operation[Any], transition: Transition, error: BaseException, /) -> None:
+        """Keep in the journal what an operation raised."""
+
+
+class Best(Protocol):
+    """The best state that a search of another agent came to."""
+
+    waiting: Any
+    """Where that agent goes on from; None if it has returned."""
+    score: float | None
+    value: Any
+
+
+class RunContract(Protocol):
+    """What operations need of a run: searches of other agents."""
+
+    def ends(self, error: BaseException, /) -> bool:
+        """Whether an error ends the run, and is none of the agents' business."""
+
+    async def search_new(
+        self, agent: Any, arguments: dict[str, Any], caller: Caller, transition: Transition, /
+    ) -> Best:
+        """Run another agent from its beginning, as part of a transition."""
+
+    async def search_on(
+        self,
+        agent: Any,
+        waiting: Any,
+        value: Any,
+        score: float | None,
+        caller: Caller,
+        transition: Transition,
+        /,
+    ) -> Best:
+        """Run another agent on from a `yield`, as part of a transition."""
+
+
 class Transition:
     """Where an operation is performed: for which state, for which of its firings, by whom."""
 
@@ -85,12 +165,12 @@ class Transition:
 
     def __init__(
         self,
-        session: Session,
+        session: SessionContract,
         caller: Caller,
         path: Path,
         state: str,
         firing: int,
-        run: Run | None = None,
+        run: RunContract | None = None,
         parts: tuple[int, ...] = (),
         name: str | None = None,
         long: LongPath | None = None,
@@ -110,7 +190,7 @@ class Transition:
         """What the gather is called whose part is performed."""
         self.long = long
         """What seeds derive from where the path is a long one."""
-        self.origin: State | None = None
+        self.origin: object = None
         """The state that is fired; None if the awaiting code is an ordinary coroutine."""
         self.kept: Kept | None = None
         """What a journal wants to know; None where nobody keeps answers."""

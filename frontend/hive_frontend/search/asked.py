@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from hive_frontend.client.cached_message import Delete
 from hive_frontend.client.contract import Sampling
-from hive_frontend.operations.call import Gather, ModelCall
-from hive_frontend.operations.choreography import Delete, NewMessage
+from hive_frontend.compiler.process import Waiting, contents
+from hive_frontend.compiler.running.hidden import HELD
+from hive_frontend.operation import Operation
+from hive_frontend.operations.call import Gather, Gen
+from hive_frontend.operations.choreography import NewMessage
+from hive_frontend.operations.model_call import ModelCall
 from hive_frontend.operations.tool import Tool
-from hive_frontend.operations.transition import Kept, Transition
-from hive_frontend.search.fingerprint import Shown, closure_of, code_behind, shown
+from hive_frontend.operations.transition import Asked, Kept, Transition
+from hive_frontend.search.fingerprint import closure_of, code_behind, fingerprint, shown
 
-Asked = Mapping[str, Shown | Mapping[str, Shown]]
-"""Each thing that an answer depends on, by name; code by the names of its parts."""
-
+_DATA = (dict, list, tuple, set, frozenset)
 _USUAL = Sampling()
 
 
@@ -99,3 +102,36 @@ def _defines(outer: CodeType, inner: CodeType) -> bool:
     return inner.co_filename == outer.co_filename and outer.co_firstlineno < inner.co_firstlineno <= max(
         lines
     )
+
+
+def kept_of(operation: Operation[Any], waiting: Waiting) -> Kept:
+    """What a journal wants to know of the firing of a state that waits for an operation."""
+    apart = _apart(waiting)
+    # Dialogues take their answers, which a journal has.
+    dialogues = [call.dialogue for call in operation.calls if isinstance(call, Gen) and call.dialogue]
+    return Kept(
+        held=partial(_held, waiting, [*apart, *dialogues]),
+        apart=apart,
+        code=[program.function.__code__ for program, _, _ in waiting.frames],
+    )
+
+
+def _apart(waiting: Waiting) -> list[Any]:
+    """The objects that an agent uses at an await, but that are not its own alone: what is `Shared`, and what its
+    module and the functions around it hold. Their plain data is as good as constant, and is none of these."""
+    found: list[Any] = []
+    for program, _, variables in waiting.frames:
+        found += [each for each in program.outer_objects().values() if type(each) not in _DATA]
+        found += [contents(variables[name]) for name in program.shared if name in variables]
+    return found
+
+
+def _held(waiting: Waiting, skipped: Iterable[Any]) -> dict[str, str]:
+    """What an agent holds at an await: the fingerprints of its variables, but for what is `skipped`, and for those that
+    it does not read again."""
+    return {
+        f"{program.describe(name)} of {program.name}": fingerprint(contents(value), skipped)
+        for program, _, variables in waiting.frames
+        for name, value in variables.items()
+        if name != HELD
+    }

@@ -26,10 +26,8 @@ from types import (
 from typing import Any
 
 from hive_frontend.operations.child import Child
+from hive_frontend.operations.transition import Shown
 from hive_frontend.operations.workspace import Workspace
-
-Shown = list[str]
-"""A value as text, and its fingerprint."""
 
 _PLAIN = (type(None), bool, int, float, complex, bytes, type(...), range)
 _NAMED = (type, BuiltinFunctionType, WrapperDescriptorType, ModuleType)

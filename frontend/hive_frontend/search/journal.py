@@ -19,16 +19,13 @@ import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from hive_frontend.client.cached_message import CachedMessage
 from hive_frontend.client.reply import Reply
 from hive_frontend.errors import JournalError
-from hive_frontend.operations.transition import Key
-from hive_frontend.search.fingerprint import Shown, differences, fingerprint
-
-if TYPE_CHECKING:
-    from hive_frontend.search.asked import Asked
+from hive_frontend.operations.transition import Asked, Key, Shown
+from hive_frontend.search.fingerprint import differences, fingerprint
 
 _FORMAT = 2
 

@@ -7,29 +7,25 @@ import copy
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
-from functools import partial
 from operator import eq, is_
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 from hive_frontend import telemetry
+from hive_frontend.client.reply import Reply
 from hive_frontend.compiler import Thrown, Yield, process
 from hive_frontend.compiler.process import Ended, Waiting
 from hive_frontend.errors import BranchFailed, BudgetExceeded, SupervisorError
-from hive_frontend.operation import NOT_NOW
-from hive_frontend.operations.call import Gen, ModelCall
+from hive_frontend.operation import NOT_NOW, Scope, enter, leave
 from hive_frontend.operations.fork import ATOMS
 from hive_frontend.operations.identity import PIECE, Path
-from hive_frontend.operations.transition import Caller, Kept, Transition
-from hive_frontend.scope import Scope, enter, leave
+from hive_frontend.operations.model_call import ModelCall
+from hive_frontend.operations.transition import Caller, Transition
+from hive_frontend.search.asked import kept_of
 from hive_frontend.search.firing import Firing
 from hive_frontend.search.long_state import LongState, maker
-from hive_frontend.supervisors.base import Ask, Drop, Fire, Supervisor
-from hive_frontend.supervisors.state import State, by_promise
-
-if TYPE_CHECKING:
-    from hive_frontend.agents import Agent
-    from hive_frontend.client.reply import Reply
-    from hive_frontend.search.run import Run
+from hive_frontend.search.record import RunRecord
+from hive_frontend.supervisors.base import SearchedAgent, Supervisor
+from hive_frontend.supervisors.state import Ask, Drop, Fire, State, by_promise
 
 _BY_IDENTITY: Any = object.__eq__
 
@@ -47,8 +43,8 @@ class Search:
 
     def __init__(
         self,
-        run: Run,
-        agent: Agent[..., Any],
+        run: RunRecord,
+        agent: SearchedAgent,
         supervisor: Supervisor,
         caller: Caller,
         above: State | None,
@@ -225,14 +221,15 @@ class Search:
         run = self._run
         assert self._first is not None
         path = (*self._first.path, -1, *ask.key)
-        caller = ask.agent.caller(run.session, self._caller.meter)
-        supervisor = copy.deepcopy(ask.agent.supervisor)
-        search = Search(run, ask.agent, supervisor, caller, self._first)
-        arguments = ask.agent.bind(*ask.args)
-        await search.explore(search.start(path, lambda: process.start(ask.agent.program, arguments)))
+        agent = cast(SearchedAgent, ask.agent)
+        caller = agent.caller(run.session, self._caller.meter)
+        supervisor = copy.deepcopy(agent.supervisor)
+        search = Search(run, agent, supervisor, caller, self._first)
+        arguments = agent.bind(*ask.args)
+        await search.explore(search.start(path, lambda: process.start(agent.program, arguments)))
         ended = min(search.finals or search.dead, key=by_promise, default=None)
         if ended is None:
-            raise SupervisorError(f"{supervisor} of agent {ask.agent.name!r} gave all branches up")
+            raise SupervisorError(f"{supervisor} of agent {agent.name!r} gave all branches up")
         ended.asked = ask
         self._arrived.append(ended)
 
@@ -296,7 +293,11 @@ class Search:
         try:
             known = None
             if self._run.session.keeps_answers:
-                self._note(firing)
+                operation = firing.operation
+                firing.transition.kept = kept_of(operation, firing.waiting)
+                if not isinstance(operation, ModelCall):
+                    # Before it is done: functions may change what they are given.
+                    self._run.session.asked(operation, firing.transition)
                 known = self._run.session.recall_error(firing.operation, firing.transition)
             if known is not None:
                 return Thrown(known)
@@ -310,21 +311,6 @@ class Search:
             if self._run.ends(error):
                 raise
             return Thrown(error)
-
-    def _note(self, firing: Firing) -> None:
-        """Note for the journal what the firing asks, and what its agent holds meanwhile."""
-        operation, transition, waiting = firing.operation, firing.transition, firing.waiting
-        apart = process.apart(waiting)
-        # Dialogues take their answers, which a journal has.
-        dialogues = [call.dialogue for call in operation.calls if isinstance(call, Gen) and call.dialogue]
-        transition.kept = Kept(
-            held=partial(process.held, waiting, [*apart, *dialogues]),
-            apart=apart,
-            code=[program.function.__code__ for program, _, _ in waiting.frames],
-        )
-        if not isinstance(operation, ModelCall):
-            # Before it is done: functions may change what they are given.
-            self._run.session.asked(operation, transition)
 
     async def _perform(self, firing: Firing) -> None:
         transition = firing.transition
@@ -444,7 +430,7 @@ class Search:
             value = outcome.value
             state = make(path, parent, score=score, kind="final", value=value, replies=replies)
             self.finals.append(state)
-        self._run.enter(self, state)
+        self._run.enter(self.agent.name, self.above, state)
         return state
 
     def _stop(
@@ -473,7 +459,7 @@ class Search:
             replies=replies,
         )
         self.dead.append(state)
-        self._run.enter(self, state)
+        self._run.enter(self.agent.name, self.above, state)
         if self.above is None:
             self._run.drop(state, error)
         return state

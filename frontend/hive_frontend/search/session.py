@@ -8,29 +8,26 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from hive_frontend import telemetry
 from hive_frontend.client.cached_message import CachedMessage
 from hive_frontend.client.contract import Client, Completion, OnText, Request
-from hive_frontend.client.dialogue import Message
-from hive_frontend.client.http.client import HttpClient
+from hive_frontend.client.http.client import as_client
 from hive_frontend.client.reply import Reply
 from hive_frontend.errors import HiveError, JournalError, NoModelError
+from hive_frontend.operation import Operation, enter, leave
 from hive_frontend.operations.budget import Budget, Meter
-from hive_frontend.operations.call import Gen, ModelCall
-from hive_frontend.operations.identity import Path, call_seed, check_label
+from hive_frontend.operations.identity import Path, call_seed
+from hive_frontend.operations.model_call import ModelCall
+from hive_frontend.operations.native import NativeScope
 from hive_frontend.operations.tool_threads import ToolThreads
-from hive_frontend.operations.transition import Caller, Kept, Transition
-from hive_frontend.scope import NativeScope, current_scope, enter, leave
-from hive_frontend.search.asked import Asked, asked_by, is_remade
+from hive_frontend.operations.transition import Asked, Caller, Kept, Transition
+from hive_frontend.search.asked import asked_by, is_remade
 from hive_frontend.search.events import Piece
 from hive_frontend.search.journal import Journal
 from hive_frontend.search.totals import Bills, Totals
-
-if TYPE_CHECKING:
-    from hive_frontend.operation import Operation
-    from hive_frontend.operations.choreography import NewMessage
+from hive_frontend.wire import check_name
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +46,7 @@ class _Answered(Protocol):
     def finish_reason(self) -> str | None: ...
 
 
+T = TypeVar("T")
 A = TypeVar("A", bound=_Answered)
 Send = Callable[[Client, Request, OnText | None], Awaitable[A]]
 """How a request is sent to a model."""
@@ -166,13 +164,13 @@ class Session:
         self._roots += 1
         return (self._roots - 1,)
 
-    def scope(self) -> NativeScope:
-        """Where an operation is performed that is awaited in the session but in no agent."""
-        return NativeScope(self, Caller("main", self.meter), self.new_root())
+    async def perform(self, operation: Operation[T], /) -> T:
+        """Perform an operation that is awaited in the session but in no agent."""
+        return await NativeScope(self, Caller("main", self.meter), self.new_root()).perform(operation)
 
     # Model calls
 
-    async def call(self, call: Gen, transition: Transition) -> Reply:
+    async def call(self, call: ModelCall[Any], transition: Transition) -> Reply:
         """Ask the model."""
         agent = call.agent or transition.caller.agent
         if (known := self._recall(call, transition)) is not None:
@@ -180,7 +178,13 @@ class Session:
         done = await self._ask(call, transition, _complete)
         return self._keep(done, agent, call, transition)
 
-    async def make(self, call: NewMessage, transition: Transition) -> CachedMessage:
+    async def make(
+        self,
+        call: ModelCall[CachedMessage],
+        parents: Sequence[CachedMessage],
+        send: Send[CachedMessage],
+        transition: Transition,
+    ) -> CachedMessage:
         """Have the model's server make a message, and keep it. Counts as a call, whether or not it generates."""
         agent = call.agent or transition.caller.agent
         journal = self._journal
@@ -191,8 +195,8 @@ class Session:
             self._ended.add(message.session)
         else:
             self._admit_offline(transition)
-            self._check_alive(call.parents)
-            message = await self._ask(call, transition, call.send)
+            self._check_alive(parents)
+            message = await self._ask(call, transition, send)
             if journal is not None:
                 journal.add_message(transition.key, asked, message)
             transition.caller.meter.charge(message.reply)
@@ -251,7 +255,7 @@ class Session:
             )
         return done
 
-    def call_now(self, call: Gen, transition: Transition) -> Reply | None:
+    def call_now(self, call: ModelCall[Any], transition: Transition) -> Reply | None:
         """The model's answer if nothing has to be waited for; None and no effect otherwise."""
         caller = transition.caller
         agent = call.agent or caller.agent
@@ -261,7 +265,7 @@ class Session:
         if client is None or not client.answers_now or self._on_piece is not None:
             return None
         if (client, agent) not in self._registrations:
-            if not client.register_now(check_label("agent", agent), self.id):
+            if not client.register_now(check_name("agent", agent), self.id):
                 return None
             self._registrations[client, agent] = None
         # Counted when it is known whether the call is made here; looked at before, or an answer would be lost.
@@ -314,7 +318,7 @@ class Session:
             caller.attempts,
         )
 
-    def _recall(self, call: Gen, transition: Transition) -> Reply | None:
+    def _recall(self, call: ModelCall[Any], transition: Transition) -> Reply | None:
         journal = self._journal
         if journal is None:
             return None
@@ -333,7 +337,7 @@ class Session:
             transition.caller.meter.check()
             raise journal.missing(transition.key)
 
-    def _keep(self, done: Completion, agent: str, call: Gen, transition: Transition) -> Reply:
+    def _keep(self, done: Completion, agent: str, call: ModelCall[Any], transition: Transition) -> Reply:
         reply = done.reply
         if self._journal is not None:
             self._journal.add_reply(transition.key, self.asked(call, transition), reply)
@@ -355,7 +359,7 @@ class Session:
 
     def _register(self, client: Client, agent: str) -> asyncio.Task[None]:
         """Register `agent` before its first call; calls that come meanwhile wait for the same registration."""
-        key = client, check_label("agent", agent)
+        key = client, check_name("agent", agent)
         registration = asyncio.ensure_future(client.register(agent, self.id))
         self._registrations[key] = registration
         registration.add_done_callback(lambda task: self._forget_if_failed(task, key))
@@ -436,27 +440,3 @@ class Session:
 
 def _complete(client: Client, request: Request, on_text: OnText | None) -> Awaitable[Completion]:
     return client.complete(request, on_text)
-
-
-def as_client(model: Client | str) -> Client:
-    """The client that `model` is or, as the URL of a server, stands for."""
-    if isinstance(model, str):
-        return HttpClient(model)
-    if isinstance(model, Client):
-        return model
-    raise TypeError(
-        f'model must be a Client or the URL of a server, such as "http://localhost:30000", not '
-        f"{type(model).__name__}"
-    )
-
-
-def render(messages: Sequence[Message], model: Client | str | None) -> str:
-    """The prompt that a dialogue makes, as `model` sees it, or else the model of the running session."""
-    client = None if model is None else as_client(model)
-    if client is None:
-        scope = current_scope()
-        session = getattr(scope, "session", scope)
-        client = session.client if isinstance(session, Session) else None
-    if client is None:
-        raise NoModelError("there is no model to render for: give render(model=...), a Client or a URL")
-    return client.render(messages)

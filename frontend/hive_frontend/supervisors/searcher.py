@@ -37,8 +37,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
 from hive_frontend.operations.identity import Path
-from hive_frontend.supervisors.base import Ask, Decision, Drop, Fire, Supervisor
-from hive_frontend.supervisors.state import State
+from hive_frontend.supervisors.base import Supervisor
+from hive_frontend.supervisors.state import Ask, Decision, Drop, Fire, State
 
 
 @dataclass

@@ -1,19 +1,34 @@
-"""A state of a search: a point that one branch of a program has reached, as data."""
+"""The states of a search, each a point that one branch of a program has reached, and what is decided about them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
+from hive_frontend.client.reply import Reply
 from hive_frontend.compiler.flow_graph import FAIL, RETURN, YIELD
+from hive_frontend.compiler.process import Waiting
+from hive_frontend.operations.child import AgentContract
 from hive_frontend.operations.identity import Path, next_id, state_id
 
-if TYPE_CHECKING:
-    from hive_frontend.client.reply import Reply
-    from hive_frontend.compiler.process import Waiting
-    from hive_frontend.supervisors.base import Ask
-
 Kind = Literal["waiting", "final", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Run another agent, to learn something about the search: let one vote, say, or judge.
+
+    It runs under its own supervisor, and its states are no concern of this one. The best that it ends in, final
+    or dead, is handed to `commit` like any other state, with this object as `state.asked` (None for all states of
+    the search) and a `path` that no other state has.
+    """
+
+    agent: AgentContract
+    args: tuple[Any, ...]
+    key: tuple[int, ...]
+    """Tells this from everything else that the supervisor asks, in every run the same: what is random about
+    the answer derives from the run's seed and from this."""
 
 
 class State:
@@ -125,3 +140,27 @@ def by_promise(state: State) -> tuple[float, Path]:
     Nothing in it depends on when a state was reached, so rankings are the same in every run.
     """
     return (float("inf") if state.score is None else -state.score, state.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Fire:
+    """Fire a state: draw `times` answers to its call, which leads to that many new states.
+
+    `last` promises that the state is not fired again, so that its variables can be let go. A state that is
+    fired once in all hands its variables on uncopied.
+    """
+
+    state: State
+    times: int = 1
+    last: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Give a state up: it is not fired (again). Firings of it that are under way are cancelled, and lead to
+    nothing that is committed."""
+
+    state: State
+
+
+Decision = Fire | Drop | Ask

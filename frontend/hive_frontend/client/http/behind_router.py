@@ -14,16 +14,16 @@ from typing import Literal
 from hive_frontend.client.http.transport import Transport
 from hive_frontend.client.json_text import Json
 from hive_frontend.errors import ModelError
+from hive_frontend.wire import ROUTED_PREFIX, Tag
 
-TAG_PREFIX = "x-request-id-hive-"
 ROUTING_KEY = "x-smg-routing-key"
 
 Affinity = Literal["session", "agent"]
 
 
-def routing_headers(key: str, tag: Mapping[str, str | int]) -> dict[str, str]:
+def routing_headers(key: str, tag: Tag) -> dict[str, str]:
     """The headers of a request: requests with the same `key` go to the same server."""
-    return {ROUTING_KEY: key, **{f"{TAG_PREFIX}{name}": str(value) for name, value in tag.items()}}
+    return {ROUTING_KEY: key, **{f"{ROUTED_PREFIX}{name}": str(value) for name, value in tag.items()}}
 
 
 class BehindRouter:

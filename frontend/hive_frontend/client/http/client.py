@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 from hive_frontend.client.cached_message import CachedMessage
 from hive_frontend.client.contract import (
@@ -16,25 +16,24 @@ from hive_frontend.client.contract import (
     OnText,
     Request,
     check_limits,
-    sample_seed,
 )
-from hive_frontend.client.dialogue import Message
 from hive_frontend.client.http.answers import invalid_answer, read_generated
-from hive_frontend.client.http.behind_router import Affinity, BehindRouter, routing_headers
+from hive_frontend.client.http.behind_router import Affinity, BehindRouter
 from hive_frontend.client.http.generate_route import GenerateRoute
 from hive_frontend.client.http.hive_generate import HiveGenerate
 from hive_frontend.client.http.merging import Ask, Merger, waiting
 from hive_frontend.client.http.message_routes import MessageKind, MessageRoutes, message_path
 from hive_frontend.client.http.model_names import ModelNames
 from hive_frontend.client.http.openai_routes import OpenAIRoutes
-from hive_frontend.client.http.prompts import PromptCache
-from hive_frontend.client.http.rendering import Rendering, read_prompt, render_body
+from hive_frontend.client.http.prompts import PromptCache, Rendering, read_prompt, render_body
+from hive_frontend.client.http.tags import Tags
 from hive_frontend.client.http.transport import Transport
 from hive_frontend.client.json_text import Json
+from hive_frontend.client.messages import Message
 from hive_frontend.client.prices import Prices
 from hive_frontend.client.spelling import fits, grammar_of, settings_of, spelled
 from hive_frontend.errors import HiveError, ModelError
-from hive_frontend.operations.identity import check_label
+from hive_frontend.wire import HEADER_PREFIX, check_name, sample_seed
 
 T = TypeVar("T")
 
@@ -42,15 +41,6 @@ _RENDER_S = 10.0
 _REDRAWN = 2**32
 """Numbers of samples, above those of programs, of draws that take the place of invalid answers."""
 _log = logging.getLogger(__name__)
-
-
-class _Identity(NamedTuple):
-    """What a request says of itself beside its prompt."""
-
-    seed: int
-    fields: Json
-    """Of the body."""
-    headers: dict[str, str] | None
 
 
 class HttpClient(Client):
@@ -110,18 +100,18 @@ class HttpClient(Client):
             raise TypeError(f"prices must be Prices(prompt=..., output=...), not {prices!r}")
         check_limits(timeout_s, attempts)
         self._prices = prices
-        self._affinity = affinity
         self._model = model
         self._timeout_s = timeout_s
         self._attempts = attempts
-        self._replay = replay
-        self._tenant = None if tenant is None else check_label("tenant", tenant)
+        if tenant is not None:
+            check_name("tenant", tenant)
         # Agents and sessions are a tenant's, too, and the requests about them have no body to say it in.
         extra = dict(extra_headers or {})
-        headers = {"x-hive-tenant": tenant, **extra} if tenant is not None else extra
+        headers = {f"{HEADER_PREFIX}tenant": tenant, **extra} if tenant is not None else extra
         self._behind = None if servers is None else BehindRouter(servers, api_key, headers)
         # Behind a router the tenant is named by what the router forwards, and must not be named twice.
         self._transport = Transport(url, api_key, headers if servers is None else extra)
+        self._tags = Tags(self._transport.url, replay, tenant, None if servers is None else affinity)
         self._messages = MessageRoutes(self._transport, replay, prices)
         self._is_hive: bool | None = None
         """Whether the server has Hive's routes; None until it was asked for one."""
@@ -137,7 +127,7 @@ class HttpClient(Client):
         self._prompts = PromptCache()
         self._names = ModelNames(self._transport, model, lambda method, path: self._ask(method, path, None))
         self._rendering = Rendering(self._transport, self._prompts, self._ask)
-        self._hive = HiveGenerate(self._transport, self._prompts, self._tag)
+        self._hive = HiveGenerate(self._transport, self._prompts, self._tags.of)
         self._generate = GenerateRoute(self._transport)
         self._openai = OpenAIRoutes(self._transport, extra_body or {})
         # Behind a router the tag of a request travels in headers, which say it of one call.
@@ -312,7 +302,7 @@ class HttpClient(Client):
             return
         request = asks[0].request
         if request.prompt is not None and self._has_generate and self._takes_lists:
-            self._check_replay()
+            self._tags.check_replay()
             self._has_generate = await self._generate.draw_together(
                 asks,
                 request.prompt,
@@ -360,7 +350,7 @@ class HttpClient(Client):
     async def _serve_generate(self, ask: Ask, prompt: Json, settings: Json, attempts: int) -> bool:
         """Ask SGLang's own endpoint; False if the server has none."""
         request = ask.request
-        identity = await self._identity(request)
+        identity = self._tags.identity(request, await self._asked_whether_hive())
         settings = self._generate_settings(request, settings)
         settings |= {"sampling_seed": identity.seed, **identity.fields}
         body = {**prompt, "sampling_params": settings}
@@ -388,7 +378,7 @@ class HttpClient(Client):
         for ask in asks:
             ask.unchecked = True
         served = await self._names.named(request.model)
-        identity = await self._identity(request)
+        identity = self._tags.identity(request, await self._asked_whether_hive())
         chat = request.prompt is None
         prompt: Json = {"messages": spelled(request.messages)} if chat else {"prompt": request.prompt}
         fields = {"model": served.name, **settings_of(sampling), "seed": identity.seed, **identity.fields}
@@ -406,43 +396,6 @@ class HttpClient(Client):
         adapter = await self._names.adapter(call.request.model)
         return await self._messages.make(kind, call, adapter, attempts, on_text)
 
-    async def _identity(self, request: Request) -> _Identity:
-        """The seed of a request, and who sends it; the latter is empty for servers that would not know it."""
-        key = request.agent if self._affinity == "agent" else request.session
-        if not await self._asked_whether_hive():
-            self._check_replay()
-            headers = None if self._behind is None else routing_headers(key, {})
-            return _Identity(sample_seed(request.seed, request.sample), {}, headers)
-        tag = self._tag(request)
-        # The server derives the seed of each sample from the base seed, and so may prepare the next one.
-        headers = None if self._behind is None else routing_headers(key, tag)
-        return _Identity(request.seed, {"custom_params": {"hive": tag}}, headers)
-
-    def _check_replay(self) -> None:
-        """`ModelError` if a server that is not Hive's is to do what only Hive's can."""
-        if self._replay == "distinct":
-            raise ModelError(
-                f'{self.url} cannot draw without replacement, as replay="distinct" asks: only Hive\'s server can. '
-                "Start one with python -m hive.launch_server, or leave replay out"
-            )
-
-    def _tag(self, request: Request) -> Json:
-        """What a Hive server is told of a request beside its prompt."""
-        tag: Json = {
-            "agent": request.agent,
-            "session": request.session,
-            "state": request.state,
-            "sample": request.sample,
-            "replay": self._replay,
-        }
-        if self._tenant is not None:
-            tag["tenant"] = self._tenant
-        if self._replay == "distinct":
-            # The server remembers for good what distinct samples of a prompt took: without a scope of its own, a run
-            # would get what earlier ones left over, and the same run another time other answers.
-            tag["scope"] = request.session
-        return tag
-
     async def _asked_whether_hive(self) -> bool:
         if self._is_hive is None:
             async with self._transport.connection().lock:
@@ -456,3 +409,15 @@ class HttpClient(Client):
                         _log.info("%s; taken for a server that is not Hive's", error)
                         self._is_hive = False
         return self._is_hive
+
+
+def as_client(model: Client | str) -> Client:
+    """The client that `model` is or, as the URL of a server, stands for."""
+    if isinstance(model, str):
+        return HttpClient(model)
+    if isinstance(model, Client):
+        return model
+    raise TypeError(
+        f'model must be a Client or the URL of a server, such as "http://localhost:30000", not '
+        f"{type(model).__name__}"
+    )

@@ -12,6 +12,7 @@ from hive_frontend.client.http.transport import Transport, is_transient_status, 
 from hive_frontend.client.json_text import Json
 from hive_frontend.client.spelling import grammar_of, settings_of, spelled
 from hive_frontend.errors import ModelError
+from hive_frontend.wire import custom_params
 
 PATH = "/hive/generate"
 
@@ -86,7 +87,7 @@ class _Drawing:
         settings = settings_of(request.sampling)
         settings |= grammar_of(request.sampling)
         settings["max_new_tokens"] = request.sampling.max_tokens
-        settings["custom_params"] = {"hive": shared}
+        settings["custom_params"] = custom_params(shared)
         if streams:
             # The server would only take away what has not been sent yet: StreamedText ends texts at stop strings.
             settings["no_stop_trim"] = True

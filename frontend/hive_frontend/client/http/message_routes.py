@@ -8,7 +8,7 @@ from typing import Literal
 from urllib.parse import quote
 
 from hive_frontend.client.cached_message import CachedMessage, KvUse
-from hive_frontend.client.contract import MessageCall, OnText, sample_seed
+from hive_frontend.client.contract import MessageCall, OnText
 from hive_frontend.client.http.answers import as_dict, completion_of, read_of
 from hive_frontend.client.http.streamed import StreamedText
 from hive_frontend.client.http.transport import Transport
@@ -17,6 +17,7 @@ from hive_frontend.client.prices import Prices
 from hive_frontend.client.reply import Reply
 from hive_frontend.client.spelling import grammar_of, settings_of
 from hive_frontend.errors import ModelError
+from hive_frontend.wire import HEADER_PREFIX, sample_seed
 
 MessageKind = Literal["prefill", "decode"]
 
@@ -42,14 +43,14 @@ class MessageRoutes:
         """Have a message made, with a LoRA adapter if one is named; its text goes to `on_text` piece by piece."""
         request = call.request
         path, body = f"/hive/{kind}", _body(kind, call)
-        headers = {"x-hive-agent": request.agent, "x-hive-session": request.session}
+        headers = {f"{HEADER_PREFIX}agent": request.agent, f"{HEADER_PREFIX}session": request.session}
         if adapter is not None:
             body["lora_path"] = adapter
         if kind == "decode":
             if self._replay == "distinct":
                 raise ModelError('decode draws with replacement; it cannot do what replay="distinct" asks')
             if self._replay == "off":
-                headers["x-hive-replay"] = "off"
+                headers[f"{HEADER_PREFIX}replay"] = "off"
             body["sampling_params"] = {
                 **settings_of(request.sampling),
                 **grammar_of(request.sampling),

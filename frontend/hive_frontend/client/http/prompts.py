@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hive_frontend.client.dialogue import Message
+from hive_frontend.client.http.transport import Transport
+from hive_frontend.client.json_text import Json
+from hive_frontend.client.messages import Message
+from hive_frontend.client.spelling import spelled
 
 Messages = tuple[Message, ...]
+
+_RENDER = "/hive/render"
+"""The route that makes a prompt of a dialogue as the server's chat template does, where another request generates."""
 
 
 class Prompt(NamedTuple):
@@ -95,3 +102,53 @@ def _bytes(entry: Prompt | array[int]) -> int:
     if isinstance(entry, Prompt):
         return 1024 + len(entry.text) + 4 * len(entry.ids)
     return 512 + 4 * len(entry)
+
+
+class Rendering:
+    """Prompts of dialogues, which `ask` gets from a server: None where it is not Hive's."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        prompts: PromptCache,
+        ask: Callable[[str, str, Json], Awaitable[Json | None]],
+    ) -> None:
+        self._transport = transport
+        self._prompts = prompts
+        self._ask = ask
+
+    async def prompt(self, session: str, messages: Messages) -> Prompt | None:
+        """What a Hive server's chat template makes of a dialogue; None when it is no Hive server.
+
+        Asked once per dialogue and session: calls that come meanwhile wait for the same answer.
+        """
+        known = self._prompts.get(session, messages)
+        if known is not None:
+            return known
+        connection = self._transport.connection()
+        key = (session, messages)
+        if key not in connection.tasks:
+            connection.start(key, asyncio.ensure_future(self._render(session, messages)))
+        # Shielded: a call that is cancelled must not take away what others wait for.
+        prompt: Prompt | None = await asyncio.shield(connection.tasks[key])
+        return prompt
+
+    async def _render(self, session: str, messages: Messages) -> Prompt | None:
+        prefix = self._prompts.prefix(session, messages)
+        answer = await self._ask("POST", _RENDER, render_body(messages, prefix))
+        if answer is None:
+            return None
+        prompt = read_prompt(answer, prefix)
+        self._prompts.add(session, messages, prompt)
+        return prompt
+
+
+def render_body(messages: Sequence[Message], prefix: list[int]) -> Json:
+    """The request for a prompt that begins with the tokens of `prefix` as far as the text allows."""
+    body: Json = {"messages": spelled(messages)}
+    return {**body, "prefix_ids": prefix} if prefix else body
+
+
+def read_prompt(answer: Json, prefix: list[int]) -> Prompt:
+    """The prompt that a server made."""
+    return Prompt(answer["text"], prefix[: answer["kept"]] + answer["ids"], answer["sampling_params"])
