@@ -401,34 +401,20 @@ class Search:
         given, self._scope.score = self._scope.score, None
         if given is not None:
             score = given
-        if type(outcome) is Waiting:
-            operation = outcome.operation
-            if isinstance(operation, Yield):
-                value = operation.value
-                state = make(
-                    path,
-                    parent,
-                    score=score,
-                    kind="final",
-                    waiting=outcome,
-                    value=value,
-                    replies=replies,
-                )
-                self.finals.append(state)
-            else:
-                state = make(
-                    path,
-                    parent,
-                    score=score,
-                    kind="waiting",
-                    waiting=outcome,
-                    sleeping=operation.sleeps,
-                    replies=replies,
-                )
-        else:
+        if type(outcome) is not Waiting:
             assert isinstance(outcome, Ended)
-            value = outcome.value
-            state = make(path, parent, score=score, kind="final", value=value, replies=replies)
+            state = make(path, parent, score=score, kind="final", value=outcome.value, replies=replies)
+        elif isinstance(operation := outcome.operation, Yield):
+            value = operation.value
+            state = make(
+                path, parent, score=score, kind="final", waiting=outcome, value=value, replies=replies
+            )
+        else:
+            sleeping = operation.sleeps
+            state = make(
+                path, parent, score=score, kind="waiting", waiting=outcome, sleeping=sleeping, replies=replies
+            )
+        if state.kind == "final":
             self.finals.append(state)
         self._run.enter(self.agent.name, self.above, state)
         return state
@@ -449,15 +435,7 @@ class Search:
             raise error
         spent = isinstance(error, BudgetExceeded)
         make = maker(path, self.above)
-        state = make(
-            path,
-            parent,
-            score=score,
-            kind="dead",
-            failure=str(error),
-            spent=spent,
-            replies=replies,
-        )
+        state = make(path, parent, score=score, kind="dead", failure=str(error), spent=spent, replies=replies)
         self.dead.append(state)
         self._run.enter(self.agent.name, self.above, state)
         if self.above is None:
