@@ -6,12 +6,11 @@ import builtins
 import functools
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import BuiltinFunctionType, CoroutineType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 from hive_frontend.compiler.running import hidden
-from hive_frontend.compiler.running.context_managers import bound_enter, bound_exit
 from hive_frontend.compiler.running.handled import (
     Handled,
     at_rest,
@@ -29,6 +28,7 @@ WHAT_WORKS = (
     "await gen, gather, tool(fn, ...), a child's next or resume, an agent, or an `async def` helper; "
     "wrap other awaitables in tool(...), which also takes an `async def`: await tool(fetch, url)"
 )
+_MISSING = object()
 
 
 class NotAnOperation(HiveError, TypeError):
@@ -154,6 +154,32 @@ def functions(points: Sequence[Point]) -> dict[str, Any]:
     return {hidden.SUSPEND: suspend, **_FUNCTIONS}
 
 
+def _bound_enter(manager: Any) -> Callable[[], Any]:
+    """A context manager's `__enter__`; `TypeError` if it has not both methods."""
+    enter = _method_of(manager, "__enter__")
+    protocol = f"{type(manager).__name__!r} object does not support the context manager protocol"
+    if enter is _MISSING:
+        raise TypeError(protocol)
+    if _method_of(manager, "__exit__") is _MISSING:
+        raise TypeError(f"{protocol} (missed __exit__ method)")
+    return enter  # type: ignore[no-any-return]
+
+
+def _bound_exit(manager: Any) -> Callable[..., Any]:
+    """Its `__exit__`."""
+    return _method_of(manager, "__exit__")  # type: ignore[no-any-return]
+
+
+def _method_of(manager: Any, name: str) -> Any:
+    """A method, found as the `with` statement finds it: on the type."""
+    kind = type(manager)
+    for base in kind.__mro__:
+        if name in vars(base):
+            found = vars(base)[name]
+            return found.__get__(manager, kind) if hasattr(type(found), "__get__") else found
+    return _MISSING
+
+
 _FUNCTIONS: Mapping[str, Any] = {
     hidden.RETURN: Returned,
     hidden.YIELD: Yield,
@@ -169,8 +195,8 @@ _FUNCTIONS: Mapping[str, Any] = {
     hidden.RAISE_AGAIN: raise_again,
     hidden.RESTORE: restore,
     hidden.JOIN_CONTEXTS: join_contexts,
-    hidden.ENTER: bound_enter,
-    hidden.EXIT: bound_exit,
+    hidden.ENTER: _bound_enter,
+    hidden.EXIT: _bound_exit,
     hidden.EXC_INFO: sys.exc_info,
     hidden.UNBOUND: Unbound,
     hidden.ONWARD: ONWARD,
