@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hive.server_process import ServerDied, ServerProcess
+from hive.server.server_process import ServerDied, ServerProcess
 
 _running = pytest.StashKey[list[ServerProcess]]()
 

@@ -11,7 +11,7 @@ from hive_frontend.wire import Tag
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hive.request_tag import RequestError, RequestTag, shown, tag_from_headers
+from hive.server.request_tag import RequestError, RequestTag, shown, tag_from_headers
 
 FULL: dict[str, Any] = {
     "agent": "solver",

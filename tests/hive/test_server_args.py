@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from hive.agents.window import WindowSettings
 from hive.launch_server import cpu_defaults, model_path, split_args
-from hive.server_args import ENVIRONMENT_VARIABLE, HiveServerArgs, parse_bytes
+from hive.server.agents.window import WindowSettings
+from hive.server.flags.server_args import ENVIRONMENT_VARIABLE, HiveServerArgs, parse_bytes
 
 
 def test_hive_flags_are_split_from_sglangs() -> None:

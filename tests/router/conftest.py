@@ -10,7 +10,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from hive.server_process import ServerProcess, free_port
+from hive.server.server_process import ServerProcess, free_port
 from tests.router.compose import ROUTER, SERVERS, command, with_value
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from hive.server_process import ServerProcess
+from hive.server.server_process import ServerProcess
 
 pytestmark = pytest.mark.server
 

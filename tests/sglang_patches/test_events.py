@@ -16,13 +16,15 @@ import zmq
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from hive.agents.registry import AgentRegistry
-from hive.events.event import AnyEvent, Requests
-from hive.server_args import HiveServerArgs
-from hive.ui import page
-from sglang_patches import auth, events
-from sglang_patches.releases import current
-from sglang_patches.request_state import SchedulerState
+from hive.server.agents.registry import AgentRegistry
+from hive.server.events.event import AnyEvent, Requests
+from hive.server.flags.server_args import HiveServerArgs
+from hive.server.ui import page
+from sglang_patches.contract.releases import current
+from sglang_patches.hooks import auth
+from sglang_patches.http import live_routes
+from sglang_patches.scheduling import live_events as events
+from sglang_patches.scheduling.state import SchedulerState
 
 
 class Recorder:
@@ -121,7 +123,7 @@ def client(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> TestClient:
     monkeypatch.setenv("HIVE_SERVER_ARGS", "")
     HiveServerArgs(events_endpoint=endpoint).to_environment()
     app = FastAPI()
-    app.include_router(events.router(SimpleNamespace(dp_size=1)))
+    app.include_router(live_routes.router(SimpleNamespace(dp_size=1)))
     return TestClient(app)
 
 
@@ -167,7 +169,7 @@ def test_a_stopping_server_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
             self.should_exit = True
 
     server = Server()
-    monkeypatch.setattr(events.signal, "getsignal", lambda number: server.handle_exit)
-    assert not events._stopping()
+    monkeypatch.setattr(live_routes.signal, "getsignal", lambda number: server.handle_exit)
+    assert not live_routes._stopping()
     server.handle_exit()
-    assert events._stopping()
+    assert live_routes._stopping()

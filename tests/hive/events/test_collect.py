@@ -9,10 +9,10 @@ import pytest
 
 msgspec = pytest.importorskip("msgspec", reason="needs the server extra: uv pip install 'hive[server]'")
 
-from hive.agents.registry import AgentRegistry  # noqa: E402
-from hive.agents.window import WindowSettings  # noqa: E402
-from hive.events.collect import SHOWN_AGENTS, agents_event, logits_cache_event, scores_event  # noqa: E402
-from hive.events.event import (  # noqa: E402
+from hive.server.agents.registry import AgentRegistry  # noqa: E402
+from hive.server.agents.window import WindowSettings  # noqa: E402
+from hive.server.events.collect import SHOWN_AGENTS, agents_event, logits_cache_event, scores_event  # noqa: E402
+from hive.server.events.event import (  # noqa: E402
     AgentLine,
     Agents,
     AnyEvent,
@@ -23,9 +23,9 @@ from hive.events.event import (  # noqa: E402
     SessionLine,
     Sessions,
 )
-from hive.events.merge import merged  # noqa: E402
-from hive.eviction.book import NOT_RESIDENT, ResidencyBook  # noqa: E402
-from hive.logits_cache.cache import LogitsCache  # noqa: E402
+from hive.server.events.merge import merged  # noqa: E402
+from hive.server.eviction.book import NOT_RESIDENT, ResidencyBook  # noqa: E402
+from hive.server.logits_cache.cache import LogitsCache  # noqa: E402
 
 
 def busy_registry() -> tuple[AgentRegistry, ResidencyBook]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hive.events.endpoint import check, of_rank, private, to_connect
+from hive.server.events.endpoint import check, of_rank, private, to_connect
 
 
 @pytest.mark.parametrize(

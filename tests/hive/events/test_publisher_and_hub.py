@@ -15,9 +15,9 @@ import pytest
 
 zmq = pytest.importorskip("zmq", reason="needs the server extra: uv pip install 'hive[server]'")
 
-from hive.events.event import TOPIC, AgentLine, Agents, Requests  # noqa: E402
-from hive.events.hub import EventHub, TooManyClients  # noqa: E402
-from hive.events.publisher import HIGH_WATER, EventPublisher  # noqa: E402
+from hive.server.events.event import TOPIC, AgentLine, Agents, Requests  # noqa: E402
+from hive.server.events.hub import EventHub, TooManyClients  # noqa: E402
+from hive.server.events.publisher import HIGH_WATER, EventPublisher  # noqa: E402
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ async def test_events_of_ranks_are_one_picture(endpoint: str) -> None:
 async def test_a_rank_that_says_nothing_is_not_waited_for(
     endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hive.events.hub._PATIENCE_S", 0.05)
+    monkeypatch.setattr("hive.server.events.hub._PATIENCE_S", 0.05)
     publisher = EventPublisher(f"{endpoint}0", 0, 0.0)
     hub = EventHub([f"{endpoint}{rank}" for rank in (0, 1)])
     stream = hub.join()

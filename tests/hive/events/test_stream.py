@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("zmq", reason="needs the server extra: uv pip install 'hive[server]'")
 
-from hive.events.hub import EventHub, TooManyClients
-from hive.events.stream import EventStream
+from hive.server.events.hub import EventHub, TooManyClients
+from hive.server.events.stream import EventStream
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hive.logits_cache.head import Head
-from hive.logits_cache.sampling import (
+from hive.server.logits_cache.head import Head
+from hive.server.logits_cache.sampling import (
     SamplingRule,
     draw,
     draw_live,
