@@ -28,14 +28,14 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.game24 import prompts
-from bench.game24.puzzles import TEST_SET, TUNING_SET, puzzles
-from bench.game24.rules import Numbers, legal_steps, successors
 from bench.kv_segments.problems import problems
 from bench.kv_segments.workflows import WORKFLOWS
-from bench.roles import game24, rtl
-from bench.roles.example import Question
-from bench.roles.lora import Encoded, Settings, encode, save, train
+from bench.training import game24, rtl
+from bench.training.example import Question
+from bench.training.lora import Encoded, Settings, encode, save, train
+from examples.game24 import prompts
+from examples.game24.puzzles import TEST_SET, TUNING_SET, puzzles
+from examples.game24.rules import Numbers, legal_steps, successors
 
 FURTHER = {"proposer": (25_000, 32), "valuer": (9_000, 24)}
 """Puzzles beyond the game's own, and their largest number. The proposer is to find steps in puzzles that it never met,
@@ -127,7 +127,7 @@ def base_model(folder: Path) -> Any:
 
 def taught(options: argparse.Namespace, settings: Settings, tokenizer: Any) -> dict[str, Any]:
     """Train a role on lessons with right answers; returns its metrics."""
-    from bench.roles.quiz import grade
+    from bench.training.quiz import grade
 
     began = time.monotonic()
     rng = random.Random(settings.seed)
@@ -164,9 +164,9 @@ def taught(options: argparse.Namespace, settings: Settings, tokenizer: Any) -> d
 
 def distilled(options: argparse.Namespace, settings: Settings, tokenizer: Any) -> dict[str, Any]:
     """Train choreographed workflows to say what they say on whole prompts; returns the metrics."""
-    from bench.roles import low_rank
-    from bench.roles.mimicry import fidelity, teach
-    from bench.roles.traces import record, size_of
+    from bench.training import low_rank
+    from bench.training.mimicry import fidelity, teach
+    from bench.training.traces import record, size_of
 
     amounts = TINY_TRACED if options.tiny else TRACED
     if options.problems is not None:

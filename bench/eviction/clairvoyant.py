@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Iterable, Sequence
 
 from bench.eviction.outcome import Outcome
-from bench.eviction.prefix_tree import PrefixTree
-from bench.eviction.trace import Event, Trace
+from bench.traces.prefix_tree import PrefixTree
+from bench.traces.trace import Event, Trace
 
 _NEVER = 1 << 62
 

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from bench.eviction.policies import POLICIES
 from bench.eviction.pool_replay import PoolReplay
-from bench.eviction.trace import Event, Request, Trace
-from bench.eviction.workload import Generator, Tokens
+from bench.eviction.workload import Generator
+from bench.traces.trace import Event, Request, Tokens, Trace
 
 LEAVES = 10_000
 _AGENTS = 8

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from bench.eviction.outcome import HOT_AGENTS, Outcome
-from bench.eviction.trace import Trace
-from bench.eviction.workload import Tokens
-from bench.logits_cache.client import BenchError
+from bench.eviction.outcome import Outcome
+from bench.harness.client import BenchError
+from bench.traces.trace import HOT_AGENTS, Tokens, Trace
 
 NGRAM = 8
 """Outputs shorter than this stay as recorded: they cannot be told from chance, and little KV is lost with them."""

@@ -17,8 +17,7 @@ from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 from bench.eviction.outcome import Outcome
 from bench.eviction.policies import Policy
 from bench.eviction.schedule import most_running
-from bench.eviction.trace import Event, Request, Trace
-from bench.eviction.workload import Tokens
+from bench.traces.trace import Event, Request, Tokens, Trace
 from hive.agents.registry import AgentRegistry
 from sglang_patches.radix_cache import build_radix_cache
 from sglang_patches.request_state import RequestState

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from bench.eviction.prefix_tree import PrefixTree
 from bench.eviction.scenarios import Scenario
-from bench.eviction.working_set import hot_working_set
-from bench.rtl_repair.recording import load_trace
+from bench.traces.prefix_tree import PrefixTree
+from bench.traces.recording import SUFFIX, load_trace
+from bench.traces.working_set import hot_working_set
 
-FOLDER = Path(__file__).parent / "traces"
-SUFFIX = ".json.xz"
 POOL_SHARES = (0.4, 0.55, 0.7)
 """Pools, as parts of the hot working set."""
-
-
-def recordings() -> Sequence[Path]:
-    """The files that come with the bench."""
-    return sorted(FOLDER.glob(f"*{SUFFIX}"))
 
 
 def recorded(path: Path) -> Scenario:

@@ -11,12 +11,12 @@ from bench.eviction.clairvoyant import clairvoyant
 from bench.eviction.outcome import Outcome
 from bench.eviction.policies import CLAIRVOYANT, POLICIES, Policy
 from bench.eviction.pool_replay import PoolReplay
-from bench.eviction.prefix_tree import PrefixTree
-from bench.eviction.rounds import first_rounds
 from bench.eviction.schedule import schedule
-from bench.eviction.trace import Event, Trace, traced
-from bench.eviction.workload import Chat, Flood, Generator, Inflating, Rtl, Traffic
-from bench.rtl_repair.recording import load_trace
+from bench.eviction.workload import Chat, Flood, Generator, Inflating, Rtl, Traffic, traced
+from bench.traces.prefix_tree import PrefixTree
+from bench.traces.recording import load_trace
+from bench.traces.rounds import first_rounds
+from bench.traces.trace import Event, Trace
 
 
 @dataclass(frozen=True)

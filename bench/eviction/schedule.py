@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from bench.eviction.prefix_tree import PrefixTree
-from bench.eviction.trace import Event, Trace
+from bench.traces.prefix_tree import PrefixTree
+from bench.traces.trace import Event, Trace
 
 
 class PoolTooSmall(ValueError):

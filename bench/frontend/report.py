@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel
 from rich.table import Table
 
-from bench.report_file import HowMade
+from bench.harness.command import HowMade
 
 TRANSITIONS_PER_S = 5_000.0
 BYTES_PER_STATE = 8 * 1024.0

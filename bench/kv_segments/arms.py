@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
-from bench.kv_segments.client import KV, Client, Streamed, kv_of
+from bench.harness.client import Client, Streamed
+from bench.kv_segments.accounting import KV, kv_of
 from bench.kv_segments.encoding import Encoding
 
 ArmName = Literal["choreographed", "baseline", "naive", "warm", "stock"]

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from bench.logits_cache.client import BenchError
+from bench.harness.client import BenchError
 
 
 def head_of(folder: Path) -> torch.Tensor:

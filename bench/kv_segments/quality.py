@@ -15,8 +15,10 @@ from typing import Any, Literal, get_args
 import torch
 from rich.console import Console
 
+from bench.harness.client import Client
+from bench.harness.command import Pace
+from bench.kv_segments.accounting import KV, kv_of
 from bench.kv_segments.arms import Corrector
-from bench.kv_segments.client import KV, Client, kv_of
 from bench.kv_segments.distributions import Distance, distance, generated_states, last_states
 from bench.kv_segments.encoding import RealText
 from bench.kv_segments.town_meeting import Block, Reader, readers
@@ -86,17 +88,16 @@ class QualitySession:
             BenchError: when the server does not do as it is asked.
         """
         await self.client.flush()
-        longest = 0.0
+        pace = Pace(deadline, at_least_one=True)
         for number in range(rounds):
             began = time.monotonic()
-            if number and deadline is not None and began + longest > deadline:
+            if not pace.goes_on():
                 self.left_out[f"quality, last {rounds - number} of {rounds} rounds"] = "there was no time"
                 break
             each = readers(number, self.encode)
             await self._encode_blocks(each[0].blocks, each[0].task[:1])
             for reader in each:
                 await self._read(reader)
-            longest = max(longest, time.monotonic() - began)
             self.console.print(
                 f"quality: round {number + 1} of {rounds} in {time.monotonic() - began:.0f} s",
                 highlight=False,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from bench.logits_cache import servers
+from bench.harness import servers
 
 Kind = Literal["hive", "stock"]
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from bench.harness.client import BenchError, together
 from bench.logits_cache.analysis import Overhead, overhead
 from bench.logits_cache.arms import Arm
-from bench.logits_cache.client import BenchError
+from bench.logits_cache.client import Timing
 from bench.logits_cache.plan import Speed
-from bench.logits_cache.samples import Timing
 from bench.logits_cache.workloads import DRAWS, Block, Prompts, State, Variant, sampling_params
 
 TEMPERATURE = 0.7
@@ -73,6 +72,4 @@ async def _together(
             state.input_ids, arm.params(params, "overhead", state, 0), variant.adapter
         )
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(state)) for state in states]
-    return [task.result() for task in tasks]
+    return await together(map(one, states))

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
 
-from bench.game24 import prompts
-from bench.game24.puzzles import COUNT, TEST_SET, puzzles
-from bench.game24.rules import Numbers, step_regex
+from examples.game24 import prompts
+from examples.game24.puzzles import COUNT, TEST_SET, puzzles
+from examples.game24.rules import Numbers, step_regex
 
 WorkloadName = Literal["resample", "sharpened", "search"]
 WORKLOADS: tuple[WorkloadName, ...] = get_args(WorkloadName)

@@ -7,6 +7,6 @@
 - :mod:`~bench.peers.sglang_client`, :mod:`~bench.peers.steps`: how those ask, and what every request took;
 - :mod:`~bench.peers.workers`: an arm at work; :mod:`~bench.peers.turns`: its turn with some tasks, and the meters;
 - :mod:`~bench.peers.session`: blocks of tasks, all arms in turn; :mod:`~bench.peers.servers`: starting who answers;
-- :mod:`~bench.peers.counters`, :mod:`~bench.peers.memory`: what servers computed and hold;
+- :mod:`~bench.peers.counters`, :mod:`~bench.harness.memory`: what servers computed and hold;
 - :mod:`~bench.peers.analysis`, :mod:`~bench.peers.report`, :mod:`~bench.peers.plots`: figures, JSON, tables, picture.
 """

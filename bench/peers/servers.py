@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.logits_cache.servers import started
+from bench.harness.servers import started
 from bench.peers.arms import Kind
 from hive.server_process import ServerDied
 

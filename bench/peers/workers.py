@@ -1,4 +1,4 @@
-"""Who works at the tasks of a workload: a program that asks a server, with its connections and the bill."""
+"""A program at work on the tasks of a workload, with its connections and its steps."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bench.by_agent import ByAgent
 from bench.game24.methods import Method, Shape, attempt
-from bench.game24.players import PROPOSER, VALUER, Player, at_server
-from bench.game24.puzzles import Puzzle
 from bench.peers import by_hand
 from bench.peers.arms import SERVERS, ArmName
 from bench.peers.sglang_client import Draw, SglangClient
 from bench.peers.steps import MeteredModel, Steps
-from bench.rtl_repair.bugs import Bug
 from bench.rtl_repair.methods import session
+from examples.by_agent import ByAgent
+from examples.game24.players import PROPOSER, VALUER, Player, at_server
+from examples.game24.puzzles import Puzzle
+from examples.rtl_repair.bugs import Bug
 from hive import Client, HttpClient
 
 PATIENCE_S = 180.0
@@ -34,7 +34,7 @@ class Worker(ABC):
 
     def __init__(self) -> None:
         self.steps = Steps()
-        """Of all tasks, until somebody takes them."""
+        """Of all tasks, until they are taken."""
 
     @abstractmethod
     async def play(self, puzzle: Puzzle, method: Method, seed: int) -> bool:
@@ -44,7 +44,7 @@ class Worker(ABC):
         """A session over some bugs that ends when so many patches were tried.
 
         Raises:
-            NotImplementedError: by whoever plays games alone.
+            NotImplementedError: for programs that only play games.
         """
         raise NotImplementedError
 
@@ -96,7 +96,7 @@ class LangGraphWorker(Worker):
     """Tree of Thoughts on LangGraph."""
 
     def __init__(self, url: str, shape: Shape) -> None:
-        # Not installed with Hive, and needed by nobody else.
+        # Not installed with Hive, and needed by nothing else.
         from bench.peers.on_langgraph import tree_of_thoughts
 
         super().__init__()
@@ -105,7 +105,7 @@ class LangGraphWorker(Worker):
 
     async def play(self, puzzle: Puzzle, method: Method, seed: int) -> bool:
         if method is not Method.TOT:
-            raise ValueError(f"nobody wrote {method} on LangGraph")
+            raise ValueError(f"{method} is not written on LangGraph")
         return await self._search(puzzle.numbers, seed)
 
     async def aclose(self) -> None:
@@ -128,5 +128,5 @@ def _player(arm: ArmName, url: str, shape: Shape) -> Client:
     if SERVERS[arm] == "hive":
         # All workloads of the game are searches.
         return at_server(url, Player.ROLES, distinct=arm == "hive_distinct")
-    # Nobody goes ahead of the others: no cache of these servers could answer them from what the first one left.
+    # No sample goes ahead of the others: these servers have no cache that could answer them from its distributions.
     return ByAgent({role: HttpClient(url, model=role, timeout_s=PATIENCE_S) for role in (PROPOSER, VALUER)})

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from bench.rtl_repair.agents import NOT_OFFERED, PATCH, Outcome, Rules, decision
-from bench.rtl_repair.bugs import Bug
-from bench.rtl_repair.designs import design
+from examples.rtl_repair.agents import NOT_OFFERED, PATCH, Outcome, Rules, decision
+from examples.rtl_repair.bugs import Bug
+from examples.rtl_repair.designs import design
 from hive import MCTS, BestOfN, Client, ModelError, Once, RunResult, Supervisor, TreeOfThoughts, Usage, arun
 
 _WORKERS: Final = 4

@@ -20,9 +20,9 @@ from typing import Any
 import httpx
 from rich.console import Console
 
-from bench.logits_cache.machine import machine, public_command, versions
-from bench.peers.memory import ServerMemory
-from bench.report_file import not_writable
+from bench.harness.command import not_writable
+from bench.harness.machine import machine, public_command, versions
+from bench.harness.memory import ServerMemory
 from bench.soak.report import Memory, Report, counted, drifts, table, windows
 from bench.soak.traffic import PATIENCE_S, Client, Outcome
 from hive.server_process import ServerDied, ServerProcess

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 from rich.table import Table
 
-from bench.report_file import HowMade
+from bench.harness.command import HowMade
 from bench.soak.traffic import Outcome
 
 WINDOWS = 8

@@ -14,8 +14,8 @@ import pytest
 
 from bench.game24 import __main__ as command
 from bench.game24.methods import Method
-from bench.game24.players import Player
-from bench.game24.random_arm import by_lot
+from examples.game24.players import Player
+from examples.game24.random_baseline import random_model
 from hive import ModelError, Request
 from hive.server_process import ServerProcess
 from hive.testing import FunctionModel
@@ -24,13 +24,13 @@ URL = ["--url", "http://127.0.0.1:1/"]
 
 
 @pytest.fixture
-def by_lot_everywhere(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Player, dict[str, Any]]]:
+def random_everywhere(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Player, dict[str, Any]]]:
     """Whoever plays draws by lot; the players that were asked for."""
     asked: list[tuple[str, Player, dict[str, Any]]] = []
 
     def lottery(url: str, player: Player, **settings: Any) -> FunctionModel:
         asked.append((url, player, settings))
-        return by_lot()
+        return random_model()
 
     monkeypatch.setattr(command, "at_server", lottery)
     monkeypatch.setattr(command, "served_model", lambda url: "small")
@@ -44,7 +44,7 @@ def run(tmp_path: Path, *options: str) -> dict[str, Any]:
 
 
 def test_a_row_for_every_player_and_method_and_the_same_by_lot(
-    by_lot_everywhere: list[tuple[str, Player, dict[str, Any]]],
+    random_everywhere: list[tuple[str, Player, dict[str, Any]]],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -67,12 +67,12 @@ def test_a_row_for_every_player_and_method_and_the_same_by_lot(
     assert "random (mcts)" in capsys.readouterr().out
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
     # Nobody replays what others have paid for, and the likeliest step is not drawn at all.
-    assert len({settings["tenant"] for _, _, settings in by_lot_everywhere}) == 8
-    assert [settings["distinct"] for _, _, settings in by_lot_everywhere] == [False, True, True, True] * 2
-    assert {url for url, _, _ in by_lot_everywhere} == {"http://127.0.0.1:1"}
+    assert len({settings["tenant"] for _, _, settings in random_everywhere}) == 8
+    assert [settings["distinct"] for _, _, settings in random_everywhere] == [False, True, True, True] * 2
+    assert {url for url, _, _ in random_everywhere} == {"http://127.0.0.1:1"}
 
 
-def test_the_same_seed_gives_the_same_report(by_lot_everywhere: object, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_report(random_everywhere: object, tmp_path: Path) -> None:
     # Who is named twice plays once.
     options = [*URL, "--puzzles", "4", "--first", "100", "--players", "base", "base"]
     options += ["--methods", "mcts", "mcts", "--lots", "2"]
@@ -85,7 +85,7 @@ def test_the_same_seed_gives_the_same_report(by_lot_everywhere: object, tmp_path
 
 
 def test_who_is_out_of_time_has_asked_all_methods_the_same(
-    by_lot_everywhere: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    random_everywhere: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Time for the first puzzles, and for no more of the same.
     monkeypatch.setattr(command, "RESERVE_S", 0.0)
@@ -100,7 +100,7 @@ def test_who_is_out_of_time_has_asked_all_methods_the_same(
 
 
 def test_a_run_without_any_time_says_so_in_its_report(
-    by_lot_everywhere: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    random_everywhere: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "QUICK_MINUTES", 0.0)
     report = run(tmp_path, *URL, "--quick")
@@ -112,7 +112,7 @@ def test_a_run_without_any_time_says_so_in_its_report(
 def test_it_starts_a_server_with_roles_if_these_play(
     players: str,
     flags: list[str],
-    by_lot_everywhere: object,
+    random_everywhere: object,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -131,7 +131,7 @@ def test_it_starts_a_server_with_roles_if_these_play(
 
 
 def test_a_server_without_the_roles_is_one_line(
-    by_lot_everywhere: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    random_everywhere: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: Request) -> str:
         raise ModelError("model: http://127.0.0.1:1 has no 'proposer'; it has 'small'")

@@ -21,11 +21,11 @@ from hive_frontend import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.game24 import prompts
-from bench.game24.puzzles import COUNT, TEST_SET, Puzzle, luck, puzzles, ranked
-from bench.game24.random_arm import by_lot, searches_by_lot
-from bench.game24.rules import Numbers, legal_steps, numbers_of, parse_step, solvable, step_regex
-from examples.game24 import game24
+from examples.game24 import prompts
+from examples.game24.program import game24
+from examples.game24.puzzles import COUNT, TEST_SET, Puzzle, luck, puzzles, ranked
+from examples.game24.random_baseline import random_model, random_searches
+from examples.game24.rules import Numbers, legal_steps, numbers_of, parse_step, solvable, step_regex
 
 
 def test_there_are_1362_puzzles_and_all_can_be_solved() -> None:
@@ -64,7 +64,7 @@ def lottery(
         result = await arun(game24, puzzle.numbers, 1, model=model, seed=seed, supervisor=supervisor)
         return result.best is not None
 
-    return asyncio.run(searches_by_lot(search, seed=seed, runs=runs, distinct=distinct))
+    return asyncio.run(random_searches(search, seed=seed, runs=runs, distinct=distinct))
 
 
 def test_the_random_arm_repeats_itself() -> None:
@@ -94,7 +94,7 @@ def test_a_wider_random_search_solves_more() -> None:
 
 def test_answers_by_lot_are_legal_and_cover_all_that_is_legal() -> None:
     numbers = numbers_of((3, 8))
-    model = by_lot()
+    model = random_model()
     steps = set()
     for sample in range(200):
         sampling = Sampling(regex=step_regex(numbers), stop=("=",))
@@ -114,7 +114,7 @@ def test_a_random_search_that_repeats_no_proposal_solves_more() -> None:
 
 @given(st.lists(st.integers(1, 13), min_size=2, max_size=4).map(numbers_of), st.integers(0, 2**63 - 1))
 def test_distinct_answers_by_lot_come_once_until_all_are_used_up(numbers: Numbers, seed: int) -> None:
-    model = by_lot(distinct=True)
+    model = random_model(distinct=True)
     texts = []
     for sample in range(len(legal_steps(numbers)) + 2):
         # Whoever asks: two branches of a search may reach the same position.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.game24.rules import (
+from examples.game24.rules import (
     Numbers,
     RuleError,
     Step,

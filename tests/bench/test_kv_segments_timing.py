@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
+from bench.harness.client import Client
+from bench.harness.statistics import interval, ratio
+from bench.kv_segments.accounting import KV
 from bench.kv_segments.arms import ArmName, Call
-from bench.kv_segments.client import KV, Client
 from bench.kv_segments.encoding import RandomTokens
 from bench.kv_segments.report import goals, speed_rows
 from bench.kv_segments.speed import SpeedSession, SpeedSettings, Turn, WorkloadName, contestants
 from bench.kv_segments.timing import (
     by_problem,
-    interval,
     kv_total,
     ratios,
-    share,
     ttft_by_call_ms,
     ttft_s,
     ttft_with_prefill_s,
@@ -106,8 +106,8 @@ def test_an_interval_holds_what_other_problems_could_have_said() -> None:
 def test_shares_of_contexts() -> None:
     turns = [turn("choreographed", 0, [0.1, 0.1]), turn("choreographed", 1, [0.1], kv=KV(1, 2, 3, 4))]
     assert kv_total(turns) == KV(exact=5, placed=18, recomputed=3, missing=4)
-    assert share(3, 4) == 0.75
-    assert share(0, 0) is None
+    assert ratio(3, 4) == 0.75
+    assert ratio(0, 0) is None
 
 
 def test_rows_of_speed() -> None:

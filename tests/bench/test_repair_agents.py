@@ -8,15 +8,15 @@ import pytest
 from hive_frontend.client import sample_seed
 from hive_frontend.testing import ScriptedModel
 
-from bench.rtl_repair import agents, prompts
-from bench.rtl_repair.agents import Case, Outcome, Rules, decision, failing_share, offered, waveform
-from bench.rtl_repair.bugs import Bug
-from bench.rtl_repair.designs import Design, all_designs, design
-from bench.rtl_repair.edits import Edit, apply, editable_lines, replacements
-from bench.rtl_repair.simulator import Simulation
-from bench.rtl_repair.tools import ToolsMissing, missing_tools
-from bench.rtl_repair.verilog import with_code
-from bench.rtl_repair.waveform import signals
+from examples.rtl_repair import agents, prompts
+from examples.rtl_repair.agents import Case, Outcome, Rules, decision, failing_share, offered, waveform
+from examples.rtl_repair.bugs import Bug
+from examples.rtl_repair.designs import Design, all_designs, design
+from examples.rtl_repair.edits import Edit, apply, editable_lines, replacements
+from examples.rtl_repair.simulator import Simulation
+from examples.rtl_repair.tools import ToolsMissing, missing_tools
+from examples.rtl_repair.verilog import with_code
+from examples.rtl_repair.waveform import signals
 from hive import Request, RunResult, TreeOfThoughts, arun
 
 COUNTER = design("counter")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.rtl_repair import bugs
-from bench.rtl_repair.bugs import KINDS, Bug, candidates, committed, is_verified, suite
-from bench.rtl_repair.designs import all_designs, design
-from bench.rtl_repair.edits import Edit, apply, code
-from bench.rtl_repair.simulator import Simulation, simulate
-from bench.rtl_repair.tools import ToolsMissing, missing_tools
+from examples.rtl_repair import bugs
+from examples.rtl_repair.bugs import KINDS, Bug, candidates, committed, is_verified, suite
+from examples.rtl_repair.designs import all_designs, design
+from examples.rtl_repair.edits import Edit, apply, code
+from examples.rtl_repair.simulator import Simulation, simulate
+from examples.rtl_repair.tools import ToolsMissing, missing_tools
 
 needs_tools = pytest.mark.skipif(bool(missing_tools()), reason=str(ToolsMissing(missing_tools())))
 

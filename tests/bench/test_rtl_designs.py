@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from bench.rtl_repair.designs import FOLDER, INSTANCE, Design, all_designs, design
-from bench.rtl_repair.lint import lint
-from bench.rtl_repair.simulator import simulate
-from bench.rtl_repair.tools import ToolsMissing, missing_tools
-from bench.rtl_repair.waveform import view
+from examples.rtl_repair.designs import FOLDER, INSTANCE, Design, all_designs, design
+from examples.rtl_repair.lint import lint
+from examples.rtl_repair.simulator import simulate
+from examples.rtl_repair.tools import ToolsMissing, missing_tools
+from examples.rtl_repair.waveform import view
 
 needs_tools = pytest.mark.skipif(bool(missing_tools()), reason=str(ToolsMissing(missing_tools())))
 END_OF_TIME = 1_000_000

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.rtl_repair.bugs import Bug, candidates, committed
-from bench.rtl_repair.designs import Design, all_designs, design
-from bench.rtl_repair.edits import MOST, Edit, apply, code, editable_lines, replacements
-from bench.rtl_repair.simulator import simulate
-from bench.rtl_repair.tools import ToolsMissing, missing_tools
-from bench.rtl_repair.verilog import read, tokenize
+from examples.rtl_repair.bugs import Bug, candidates, committed
+from examples.rtl_repair.designs import Design, all_designs, design
+from examples.rtl_repair.edits import MOST, Edit, apply, code, editable_lines, replacements
+from examples.rtl_repair.simulator import simulate
+from examples.rtl_repair.tools import ToolsMissing, missing_tools
+from examples.rtl_repair.verilog import read, tokenize
 
 needs_tools = pytest.mark.skipif(bool(missing_tools()), reason=str(ToolsMissing(missing_tools())))
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.rtl_repair import simulator, tools
-from bench.rtl_repair.designs import design
-from bench.rtl_repair.lint import lint
-from bench.rtl_repair.simulator import LOG_CHARS, Simulation, simulate
-from bench.rtl_repair.tools import Finished, ToolsMissing, missing_tools, require_tools, run
+from examples.rtl_repair import simulator, tools
+from examples.rtl_repair.designs import design
+from examples.rtl_repair.lint import lint
+from examples.rtl_repair.simulator import LOG_CHARS, Simulation, simulate
+from examples.rtl_repair.tools import Finished, ToolsMissing, missing_tools, require_tools, run
 
 needs_tools = pytest.mark.skipif(bool(missing_tools()), reason=str(ToolsMissing(missing_tools())))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.rtl_repair.designs import design
-from bench.rtl_repair.text_search import reference, search, words
+from examples.rtl_repair.designs import design
+from examples.rtl_repair.text_search import reference, search, words
 
 
 @pytest.mark.parametrize(

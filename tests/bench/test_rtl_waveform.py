@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.rtl_repair.designs import design
-from bench.rtl_repair.simulator import simulate
-from bench.rtl_repair.tools import ToolsMissing, missing_tools
-from bench.rtl_repair.waveform import signals, view
+from examples.rtl_repair.designs import design
+from examples.rtl_repair.simulator import simulate
+from examples.rtl_repair.tools import ToolsMissing, missing_tools
+from examples.rtl_repair.waveform import signals, view
 
 needs_tools = pytest.mark.skipif(bool(missing_tools()), reason=str(ToolsMissing(missing_tools())))
 

@@ -13,11 +13,12 @@ from rich.console import Console
 from typer import Typer
 from typer.testing import CliRunner, Result
 
-from bench.game24 import prompts
-from bench.game24.players import Player
-from bench.game24.puzzles import puzzles
-from bench.game24.random_arm import by_lot
-from bench.game24.rules import (
+from examples import game24
+from examples.game24 import prompts
+from examples.game24.players import Player
+from examples.game24.puzzles import puzzles
+from examples.game24.random_baseline import random_model
+from examples.game24.rules import (
     Numbers,
     apply_step,
     is_solved,
@@ -27,8 +28,7 @@ from bench.game24.rules import (
     show,
     solve,
 )
-from bench.game24.summary import judge, summarise, table
-from examples import game24
+from examples.game24.summary import judge, summarise, table
 from hive import Completion, ModelError, Request, TreeOfThoughts, run
 from hive.server_process import ServerProcess
 from hive.testing import ScriptedModel
@@ -209,7 +209,7 @@ def test_all_searches_propose_alike_whoever_proposes(search: game24.Algorithm) -
     """Without a solution, so that none ends before its budget does: what is asked is the program's doing."""
     hopeless = numbers_of((1, 1, 1, 1))
     supervisor = game24.supervisor_of(search, branching=5, breadth=3, proposals=game24.PROPOSALS)
-    lot = run(game24.game24, hopeless, 1, model=by_lot(), supervisor=supervisor, seed=1)
+    lot = run(game24.game24, hopeless, 1, model=random_model(), supervisor=supervisor, seed=1)
     model = run(game24.game24, hopeless, 1, model=ScriptedModel(any_step), supervisor=supervisor, seed=1)
     assert lot.best is model.best is None
     counts = [result.totals.agents["proposer"].requests for result in (lot, model)]
