@@ -19,6 +19,7 @@ from typing import Any
 import aiohttp
 
 from bench.frontend.report import Spread
+from bench.harness.statistics import rotated
 from hive import HttpClient, Session, gen
 
 IN_FLIGHT = 20
@@ -57,10 +58,8 @@ async def client_ms(repeats: int) -> Mapping[str, Spread]:
     with _stub() as port:
         async with _arms(port) as arms:
             times: dict[str, list[float]] = {name: [] for name in arms}
-            names = list(arms)
             for turn in range(-1, repeats):
-                first = turn % len(names)
-                for name in (*names[first:], *names[:first]):
+                for name in rotated(list(arms), turn):
                     times[name].append(await _ms_per_call(arms[name], turn))
             return _spreads({name: each[1:] for name, each in times.items()})
 

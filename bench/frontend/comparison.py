@@ -10,6 +10,7 @@ from hive_frontend.client.base import Request
 from bench.frontend.arms import ArmName, Search, searches
 from bench.frontend.report import Arm, Spread
 from bench.frontend.workload import CALLS, Found, model
+from bench.harness.statistics import rotated
 from hive.testing import FunctionModel
 
 ARM_NAMES: tuple[ArmName, ...] = ("hive", "langgraph", "langgraph_checkpointed", "asyncio")
@@ -53,9 +54,8 @@ class Comparison:
 
     async def repeat(self, turn: int) -> None:
         """Time every arm once; `turn` rotates which comes first."""
-        first = turn % len(ARM_NAMES)
         best: set[Found] = set()
-        for name in (*ARM_NAMES[first:], *ARM_NAMES[:first]):
+        for name in rotated(ARM_NAMES, turn):
             search, count = self._searches[name], self._counts[name]
             self._model.calls.clear()
             gc.collect()

@@ -1,4 +1,4 @@
-"""What computed: for reports, so without names of hosts, folders and addresses."""
+"""The machine and the command, for reports: without names of hosts, folders and addresses."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def machine() -> dict[str, str | int]:
     return {"kind": "cpu", "architecture": platform.machine(), "cores": len(os.sched_getaffinity(0))}
 
 
-def versions() -> dict[str, str]:
+def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Of Python and of the packages that the numbers depend on."""
     found = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in packages:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -32,7 +32,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def public_command(arguments: Sequence[str], module: str = "bench.logits_cache") -> str:
+def public_command(arguments: Sequence[str], module: str) -> str:
     """The command line: of a path its last part, of a URL nothing; also where they stand in flags within a word."""
     return shlex.join(["python", "-m", module, *(_public(text) for text in arguments)])
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 from rich.table import Table
 
+from bench.harness import tables
 from bench.harness.command import HowMade
 from bench.soak.traffic import Outcome
 
@@ -65,7 +66,7 @@ class Report(HowMade):
     """Answers that were not what they must be: refused or failed ones, and bad requests that were not refused."""
     error_examples: list[str]
     problems: list[str]
-    """What the server found wrong with its own books afterwards (``POST /hive/check``)."""
+    """Errors that the server found in its own accounting afterwards (``POST /hive/check``)."""
     by_kind: dict[str, int]
     rss_drift: float | None
     p50_drift: float | None
@@ -153,28 +154,22 @@ def counted(outcomes: Sequence[Outcome]) -> tuple[dict[str, int], list[str]]:
 
 def table(report: Report) -> Table:
     """The windows, and the drifts below."""
-    shown = Table("seconds", "requests", "errors", "p50", "p99", "hit ratio", "memory")
-    for window in report.windows:
-        shown.add_row(
-            f"{window.from_s:.0f} to {window.to_s:.0f}",
-            str(window.requests),
-            str(window.errors),
-            _shown(window.p50_s, "{:.2f} s"),
-            _shown(window.p99_s, "{:.2f} s"),
+    headings = ("seconds", "requests", "errors", "p50", "p99", "hit ratio", "memory")
+    cells = [
+        (
+            *(f"{window.from_s:.0f} to {window.to_s:.0f}", str(window.requests), str(window.errors)),
+            *(_shown(value, "{:.2f} s") for value in (window.p50_s, window.p99_s)),
             _shown(window.hit_ratio, "{:.2f}"),
             _shown(None if window.rss_bytes is None else window.rss_bytes / 2**20, "{:.0f} MiB"),
         )
-    shown.add_section()
-    shown.add_row(
-        "drift",
-        str(report.requests),
-        str(report.errors),
-        _shown(report.p50_drift, "{:+.1%}"),
-        _shown(report.p99_drift, "{:+.1%}"),
-        _shown(report.hit_ratio_drift, "{:+.2f}"),
-        _shown(report.rss_drift, "{:+.2%}"),
+        for window in report.windows
+    ]
+    drift = (
+        *("drift", str(report.requests), str(report.errors)),
+        *(_shown(value, "{:+.1%}") for value in (report.p50_drift, report.p99_drift)),
+        *(_shown(report.hit_ratio_drift, "{:+.2f}"), _shown(report.rss_drift, "{:+.2%}")),
     )
-    return shown
+    return tables.table("Soak", headings, [*cells, drift], bold="drift")
 
 
 def _shown(value: float | None, form: str) -> str:

@@ -25,14 +25,14 @@ URL = ["--url", "http://127.0.0.1:1/"]
 
 @pytest.fixture
 def random_everywhere(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Player, dict[str, Any]]]:
-    """Whoever plays draws by lot; the players that were asked for."""
+    """All players give random answers; the players that were asked for."""
     asked: list[tuple[str, Player, dict[str, Any]]] = []
 
-    def lottery(url: str, player: Player, **settings: Any) -> FunctionModel:
+    def random_player(url: str, player: Player, **settings: Any) -> FunctionModel:
         asked.append((url, player, settings))
         return random_model()
 
-    monkeypatch.setattr(command, "at_server", lottery)
+    monkeypatch.setattr(command, "at_server", random_player)
     monkeypatch.setattr(command, "served_model", lambda url: "small")
     return asked
 
@@ -43,7 +43,7 @@ def run(tmp_path: Path, *options: str) -> dict[str, Any]:
     return report
 
 
-def test_a_row_for_every_player_and_method_and_the_same_by_lot(
+def test_a_row_for_every_player_and_method_and_the_random_baseline(
     random_everywhere: list[tuple[str, Player, dict[str, Any]]],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -148,14 +148,18 @@ NUMBERS = ("--puzzles", "--branching", "--breadth", "--votes", "--lots", "--conc
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        *(([option, number], f"{option} must be at least 1") for option in NUMBERS for number in ("0", "-2")),
-        (["--votes", "two"], "argument --votes: invalid int value: 'two'"),
+        *(
+            ([option, number], f"{option}: must be at least 1")
+            for option in NUMBERS
+            for number in ("0", "-2")
+        ),
+        (["--votes", "two"], "argument --votes: invalid positive value: 'two'"),
         (["--methods", "luck"], "invalid choice: 'luck' (choose from 'direct', 'best_of_n', 'tot', 'mcts')"),
         (["--players", "nobody"], "invalid choice: 'nobody' (choose from 'base', 'roles')"),
         (["--first", "1300"], "there are 1362 puzzles, of ranks 0 to 1361: --first 1300 --puzzles 100 asks"),
         (["--first", "-1"], "there are 1362 puzzles"),
-        (["--temperature", "0"], "--temperature must be above 0"),
-        (["--temperature", "nan"], "--temperature must be above 0"),
+        (["--temperature", "0"], "--temperature: must be above 0"),
+        (["--temperature", "nan"], "--temperature: must be above 0"),
         (["--json", "FOLDER"], "here cannot be written: Is a directory"),
         (["--json", "FILE/report.json"], "report.json cannot be written: "),
     ],

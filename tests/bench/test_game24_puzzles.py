@@ -1,4 +1,4 @@
-"""All puzzles, their order, and the arm that plays them by lot."""
+"""All puzzles, their order, and the random baseline."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_luck_is_the_share_of_uniform_steps() -> None:
     assert luck(numbers_of((1, 1, 1, 1))) == 0
 
 
-def lottery(
+def random_outcomes(
     puzzle: Puzzle, supervisor: Supervisor, *, seed: int, runs: int, distinct: bool = False
 ) -> list[bool]:
     async def search(model: Client, seed: int) -> bool:
@@ -70,15 +70,15 @@ def lottery(
 def test_the_random_arm_repeats_itself() -> None:
     thoughts = TreeOfThoughts(branch_at="propose", branching=3, breadth=2)
     puzzle = puzzles(0, 1)[0]
-    outcomes = lottery(puzzle, thoughts, seed=1, runs=20)
-    assert outcomes == lottery(puzzle, thoughts, seed=1, runs=20)
+    outcomes = random_outcomes(puzzle, thoughts, seed=1, runs=20)
+    assert outcomes == random_outcomes(puzzle, thoughts, seed=1, runs=20)
     assert set(outcomes) == {True, False}
-    assert outcomes != lottery(puzzle, thoughts, seed=2, runs=20)
+    assert outcomes != random_outcomes(puzzle, thoughts, seed=2, runs=20)
 
 
 def test_a_random_search_of_one_path_solves_as_often_as_luck_says() -> None:
     puzzle = puzzles(0, 1)[0]
-    share = fmean(lottery(puzzle, Once(), seed=0, runs=1000))
+    share = fmean(random_outcomes(puzzle, Once(), seed=0, runs=1000))
     deviation = (float(puzzle.luck) * (1 - float(puzzle.luck)) / 1000) ** 0.5
     assert share == pytest.approx(float(puzzle.luck), abs=4 * deviation)
 
@@ -86,13 +86,17 @@ def test_a_random_search_of_one_path_solves_as_often_as_luck_says() -> None:
 def test_a_wider_random_search_solves_more() -> None:
     puzzle = puzzles(300, 301)[0]
     narrow, wide = (
-        sum(lottery(puzzle, TreeOfThoughts(branch_at="propose", branching=k, breadth=k), seed=0, runs=30))
+        sum(
+            random_outcomes(
+                puzzle, TreeOfThoughts(branch_at="propose", branching=k, breadth=k), seed=0, runs=30
+            )
+        )
         for k in (2, 7)
     )
     assert narrow < wide
 
 
-def test_answers_by_lot_are_legal_and_cover_all_that_is_legal() -> None:
+def test_random_answers_are_legal_and_cover_all_that_is_legal() -> None:
     numbers = numbers_of((3, 8))
     model = random_model()
     steps = set()
@@ -108,12 +112,14 @@ def test_answers_by_lot_are_legal_and_cover_all_that_is_legal() -> None:
 def test_a_random_search_that_repeats_no_proposal_solves_more() -> None:
     puzzle = puzzles(300, 301)[0]
     thoughts = TreeOfThoughts(branch_at="propose", branching=5, breadth=3)
-    same, other = (sum(lottery(puzzle, thoughts, seed=0, runs=60, distinct=flag)) for flag in (False, True))
+    same, other = (
+        sum(random_outcomes(puzzle, thoughts, seed=0, runs=60, distinct=flag)) for flag in (False, True)
+    )
     assert same < other
 
 
 @given(st.lists(st.integers(1, 13), min_size=2, max_size=4).map(numbers_of), st.integers(0, 2**63 - 1))
-def test_distinct_answers_by_lot_come_once_until_all_are_used_up(numbers: Numbers, seed: int) -> None:
+def test_distinct_random_answers_come_once_until_all_are_used_up(numbers: Numbers, seed: int) -> None:
     model = random_model(distinct=True)
     texts = []
     for sample in range(len(legal_steps(numbers)) + 2):

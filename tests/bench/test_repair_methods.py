@@ -1,4 +1,4 @@
-"""Methods and what they may spend, the arm by lot, the report, and the command."""
+"""Methods and what they may spend, the random baseline, the report, and the command."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_a_method_that_finds_nothing_uses_its_budget_up(method: Method) ->
 
 
 @needs_tools
-async def test_by_lot_some_bugs_are_repaired_and_always_the_same_ones() -> None:
+async def test_at_random_some_bugs_are_repaired_and_always_the_same_ones() -> None:
     bugs = await bugs_of_counter(3)
     wide = Shape(branching=12, breadth=2, rounds=2)
     first, _ = await random_searches(bugs, Method.TOT, wide, seed=1, lots=3)
@@ -145,7 +145,7 @@ def test_rows_and_the_table() -> None:
     assert "1/2" in text
     assert [(one.method, one.player, one.share) for one in shares(report)] == [
         ("tot", "small", 0.5),
-        ("tot", "by lot", 0.5),
+        ("tot", "random", 0.5),
     ]
 
 
@@ -177,8 +177,12 @@ NUMBERS = ("--bugs", "--branching", "--breadth", "--rounds", "--sessions", "--lo
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        *(([option, number], f"{option} must be at least 1") for option in NUMBERS for number in ("0", "-2")),
-        (["--rounds", "two"], "argument --rounds: invalid int value: 'two'"),
+        *(
+            ([option, number], f"{option}: must be at least 1")
+            for option in NUMBERS
+            for number in ("0", "-2")
+        ),
+        (["--rounds", "two"], "argument --rounds: invalid positive value: 'two'"),
         (["--methods", "luck"], "invalid choice: 'luck' (choose from 'direct', 'workflow', 'best_of_n', "),
         (["--keep-going", "--methods", "tot"], "--keep-going compares nothing: leave out --methods"),
         (
