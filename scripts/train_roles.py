@@ -5,7 +5,7 @@ Writes the adapter in PEFT's format and ``metrics.json`` beside it: what was tau
 model knows of held-out questions before and after, by their kind. On one GPU a role takes minutes, and with
 ``--minutes`` no more than so many; ``--tiny`` shows on a CPU that everything works, and teaches nothing to speak of.
 
-``--role choreography`` is another kind: the model runs workflows (``bench.kv_segments.workflows``) on whole prompts,
+``--role choreography`` is another kind: the model runs workflows (``examples.choreography.workflows``) on whole prompts,
 and the adapter learns to say the same when messages are encoded once and reused. Then ``metrics.json`` says how near
 it comes on held-out problems. This needs torch and transformers only; ``--minutes`` bounds the training alone, and the
 workflows before it take about as long.
@@ -28,11 +28,11 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.kv_segments.problems import problems
-from bench.kv_segments.workflows import WORKFLOWS
 from bench.training import game24, rtl
 from bench.training.example import Question
 from bench.training.lora import Encoded, Settings, encode, save, train
+from examples.choreography.problems import problems
+from examples.choreography.workflows import WORKFLOWS
 from examples.game24 import prompts
 from examples.game24.puzzles import TEST_SET, TUNING_SET, puzzles
 from examples.game24.rules import Numbers, legal_steps, successors

@@ -93,9 +93,7 @@ def _parser() -> Command:
 def settings_of(options: argparse.Namespace) -> Settings:
     """The options, with what --quick stands for.
 
-    Raises:
-        ValueError: when a file is no trace.
-        OSError: when it cannot be read.
+    Raises `ValueError` when a file is no trace, and `OSError` when it cannot be read.
     """
     quick: bool = options.quick
     scenarios = [SCENARIOS[name] for name in SCENARIOS if name in options.only]

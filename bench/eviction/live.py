@@ -116,8 +116,7 @@ def client_of(url: str) -> httpx.AsyncClient:
 async def replay_live(http: httpx.AsyncClient, trace: Trace) -> LiveReplay:
     """Replay a trace on a server that does nothing else.
 
-    Raises:
-        BenchError: when the server refuses a request, does not answer, or does not say what it evicted.
+    Raises `BenchError` when the server refuses a request, does not answer, or does not say what it evicted.
     """
     try:
         return await _Replay(http, trace).run()

@@ -90,11 +90,7 @@ class PoolReplay:
         return RadixCache(params)
 
     def run(self) -> Outcome:
-        """All events.
-
-        Raises:
-            Leak: when tokens got lost, or are counted twice.
-        """
+        """All events. Raises `Leak` when tokens got lost, or are counted twice."""
         for event in self.events:
             self.step(event)
         self.check()
@@ -113,11 +109,7 @@ class PoolReplay:
                 self.cache.end_session(event[1])
 
     def check(self) -> None:
-        """See that every token of the pool is either free or in the tree, once.
-
-        Raises:
-            Leak: otherwise.
-        """
+        """See that every token of the pool is either free or in the tree, once. Raises `Leak` otherwise."""
         in_tree, free = self.cache.total_size(), self.allocator.available_size()
         if in_tree + free != self.pool:
             raise Leak(f"{in_tree} tokens in the tree and {free} free are not the pool's {self.pool}")

@@ -17,10 +17,7 @@ def recorded(path: Path) -> Scenario:
     """The scenario of a recorded trace.
 
     Its pools are parts of what its hot agents would like to keep, rounded up to hundreds, and none of them is too
-    small for the longest request.
-
-    Raises:
-        ValueError: when the file is no trace.
+    small for the longest request. Raises `ValueError` when the file is no trace.
     """
     trace = load_trace(path)
     if not trace.requests:

@@ -47,8 +47,7 @@ class Bound(NamedTuple):
 def bounds_of(scenario: Scenario, pool: int) -> dict[int, Bound]:
     """By the rounds of each session that are replayed.
 
-    Raises:
-        PoolTooSmall: when a request of the run needs more than the pool.
+    Raises `PoolTooSmall` when a request of the run needs more than the pool.
     """
     last = max(rounds_of(scenario.trace(0)))
     bounds = {}
@@ -70,12 +69,9 @@ def run_servers(
     """Replay a recorded run on servers of their own, the policies in turn, so often.
 
     Each server is new: what a policy has learned would be an advantage of the later runs. So is that of the first
-    seven rounds: in the middle of a longer run no server can tell what belongs to them, since sessions do not wait for
-    each other. The Logits Cache is off, since a replayed token is no use of the KV pool.
-
-    Raises:
-        ServerDied: when a server does not come up.
-        BenchError: when one refuses a request.
+    seven rounds: in the middle of a longer run no server can tell what belongs to them, since sessions do not wait
+    for each other. The Logits Cache is off, since a replayed token is no use of the KV pool. Raises `ServerDied` when
+    a server does not come up, and `BenchError` when one refuses a request.
     """
     runs = []
     with tempfile.TemporaryDirectory(prefix="hive-eviction-") as folder:

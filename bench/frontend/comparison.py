@@ -36,8 +36,7 @@ class Comparison:
     async def warm_up(self) -> None:
         """See that the arms do the same, and how many searches fill a block.
 
-        Raises:
-            Unequal: when an arm makes other requests than Hive, or finds something else.
+        Raises `Unequal` when an arm makes other requests than Hive, or finds something else.
         """
         expected: tuple[list[Found], list[Request]] | None = None
         for name in ARM_NAMES:

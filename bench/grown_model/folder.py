@@ -43,11 +43,7 @@ class Plan:
     device: str = "cpu"
 
     def small_config(self) -> dict[str, Any]:
-        """The small model's ``config.json``.
-
-        Raises:
-            GrowError: when there is none.
-        """
+        """The small model's ``config.json``. Raises `GrowError` when there is none."""
         path = self.source / "config.json"
         if not path.is_file():
             raise GrowError(f"{self.source} is no model's folder: it has no config.json")
@@ -79,8 +75,7 @@ class Plan:
 def grow(plan: Plan, out: Path, say: Callable[[str], None] = print) -> bool:
     """Write the model into a new folder, its adapters into ``roles`` there; False if the folder holds it already.
 
-    Raises:
-        GrowError: when the model does not fit, the folder holds something else, or the disk is too small.
+    Raises `GrowError` when the model does not fit, the folder holds something else, or the disk is too small.
     """
     grower = Grower(plan.small_config(), plan.big, plan.fill, plan.dtype, plan.device)
     for name, folder in plan.adapters.items():

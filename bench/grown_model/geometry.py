@@ -79,8 +79,7 @@ _SCALED_BY_FREQUENCY: Final = frozenset({"default", "linear", "llama3"})
 def check_fits(config: Mapping[str, Any], big: Geometry) -> Geometry:
     """The geometry of the model with this ``config.json``, which can be grown to ``big``.
 
-    Raises:
-        GrowError: naming the field, with both sizes.
+    Raises `GrowError`, naming the field, with both sizes.
     """
     family = config.get("model_type")
     if family not in _FAMILIES:

@@ -78,8 +78,7 @@ class Grower:
     ) -> None:
         """``config`` is the small model's ``config.json``.
 
-        Raises:
-            GrowError: when that model cannot be grown to ``big``.
+        Raises `GrowError` when that model cannot be grown to ``big``.
         """
         small = check_fits(config, big)
         self.small, self.big, self.fill, self.dtype, self.device = small, big, fill, dtype, device
@@ -152,8 +151,7 @@ class Grower:
     def low_rank(self, name: str, weight: Tensor) -> Tensor:
         """A matrix of a LoRA adapter by its name in PEFT's format; the rank stays.
 
-        Raises:
-            GrowError: when it belongs to none of a layer's projections.
+        Raises `GrowError` when it belongs to none of a layer's projections.
         """
         *_, block, module, matrix, _ = ["", "", "", "", *name.split(".")]
         axes = MODULES.get(f"{block}.{module}")

@@ -24,11 +24,9 @@ def started(
 ) -> Iterator[dict[str, str]]:
     """URLs of running servers by kind (``hive``, ``stock`` or ``ngram``), which end with the context.
 
-    On a CPU they start one after the other: two that import at the same time take longer than that on a small machine.
-    Beside a GPU, where there are cores, they all start at once.
-
-    Raises:
-        ServerDied: when one does not come up.
+    On a CPU they start one after the other: two that import at the same time take longer than that on a small
+    machine. Beside a GPU, where there are cores, they all start at once. Raises `ServerDied` when one does not come
+    up.
     """
     common = ["--model-path", str(model), *flags]
     with contextlib.ExitStack() as stack:
@@ -53,11 +51,7 @@ def started(
 
 
 def served_model(url: str) -> str:
-    """What a server calls its model, less the folder.
-
-    Raises:
-        BenchError: when nobody answers there.
-    """
+    """What a server calls its model, less the folder. Raises `BenchError` when nobody answers there."""
     try:
         answer = httpx.get(f"{url}/model_info", timeout=30, trust_env=False).raise_for_status()
     except httpx.HTTPError as error:

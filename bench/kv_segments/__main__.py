@@ -50,7 +50,7 @@ from bench.kv_segments.report import (
 from bench.kv_segments.servers import Kind, hive_flags, started
 from bench.kv_segments.speed import WORKLOADS, SpeedSession, SpeedSettings, contestants
 from bench.kv_segments.town_meeting import NEUTRAL_PREFIX, rounds
-from bench.kv_segments.workflows import DEBATERS
+from examples.choreography.workflows import DEBATERS
 from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
 from hive.server_process import ServerDied
 from sglang_patches.cpu_platform import needed as on_cpu

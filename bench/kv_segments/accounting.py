@@ -31,11 +31,7 @@ class KV:
 
 
 def kv_of(account: Any) -> KV:
-    """What a server says under ``kv``.
-
-    Raises:
-        BenchError: when it says nothing of the kind.
-    """
+    """What a server says under ``kv``. Raises `BenchError` when it says nothing of the kind."""
     try:
         return KV(**{name: int(account[name]) for name in ("exact", "placed", "recomputed", "missing")})
     except (KeyError, TypeError, ValueError):

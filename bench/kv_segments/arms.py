@@ -51,7 +51,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Made:
-    """A message of an arm; `bench.kv_segments.workflows.Message`."""
+    """A message of an arm; `examples.choreography.workflows.Message`."""
 
     text: str
     tokens: tuple[int, ...] = ()
@@ -62,7 +62,7 @@ class Made:
 
 @dataclass
 class Arm:
-    """A `bench.kv_segments.workflows.Choreographer` that notes what its calls take.
+    """A `examples.choreography.workflows.Choreographer` that notes what its calls take.
 
     Every decoded message is as long as it may be: arms must not differ in how much they decode (section 4.2).
     """

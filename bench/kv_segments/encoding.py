@@ -23,7 +23,7 @@ class Encoding(Protocol):
     """How a message's text becomes tokens."""
 
     def __call__(self, text: str, name: str) -> list[int]:
-        """Token ids, at least one; ``name`` is that of the call (see `bench.kv_segments.workflows`)."""
+        """Token ids, at least one; ``name`` is that of the call (see `examples.choreography.workflows`)."""
         ...
 
 

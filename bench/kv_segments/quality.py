@@ -84,8 +84,7 @@ class QualitySession:
     async def run(self, rounds: int, deadline: float | None) -> None:
         """So many rounds, or as many as there is time for, but at least one; ``deadline`` is by `time.monotonic`.
 
-        Raises:
-            BenchError: when the server does not do as it is asked.
+        Raises `BenchError` when the server does not do as it is asked.
         """
         await self.client.flush()
         pace = Pace(deadline, at_least_one=True)

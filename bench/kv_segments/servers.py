@@ -31,8 +31,7 @@ def started(
 ) -> Iterator[dict[Kind, str]]:
     """URLs of running servers by kind, which end with the context.
 
-    Raises:
-        ServerDied: when one does not come up.
+    Raises `ServerDied` when one does not come up.
     """
     urls: dict[Kind, str] = {}
     with contextlib.ExitStack() as stack:

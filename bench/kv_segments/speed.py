@@ -18,8 +18,8 @@ from bench.harness.command import Pace
 from bench.harness.statistics import rotated
 from bench.kv_segments.arms import ArmName, Call, Choreographed, Concatenated, Corrector, Warm
 from bench.kv_segments.encoding import Encoding
-from bench.kv_segments.problems import problems
-from bench.kv_segments.workflows import iterative_debate, parallel_debate, tree_of_thoughts
+from examples.choreography.problems import problems
+from examples.choreography.workflows import iterative_debate, parallel_debate, tree_of_thoughts
 
 WorkloadName = Literal["tot", "parallel", "iterative"]
 WORKLOADS: tuple[WorkloadName, ...] = get_args(WorkloadName)

@@ -33,11 +33,9 @@ async def measure_overhead(
 ) -> Overhead:
     """Rounds of ``concurrency`` simultaneous requests of ``tokens`` tokens, which every arm gets in turn.
 
-    ``arms`` are stock, off and the one that records, in this order.  Ends early when ``seconds`` are over.  Caches are
-    cold when it begins, and a prompt is used once, so the recording arm never finds it.
-
-    Raises:
-        BenchError: when there are too few unseen prompts.
+    ``arms`` are stock, off and the one that records, in this order.  Ends early when ``seconds`` are over.  Caches
+    are cold when it begins, and a prompt is used once, so the recording arm never finds it. Raises `BenchError` when
+    there are too few unseen prompts.
     """
     block = Block("resample", TEMPERATURE, concurrency, tokens, concurrency, 1)
     timings: list[list[Timing]] = [[] for _ in arms]

@@ -91,8 +91,7 @@ class Session:
     async def run(self, urls: dict[str, str], prompts: Prompts) -> None:
         """Measure the servers at ``urls`` (by kind: ``hive``, and ``stock`` and ``ngram`` where there are).
 
-        Raises:
-            BenchError: when a server does not answer as it must.
+        Raises `BenchError` when a server does not answer as it must.
         """
         settings = self.settings
         if "micro" in settings.parts:

@@ -70,8 +70,7 @@ class Texts:
     def __init__(self, tokens: Sequence[int], count: int, cached: int = CACHED_TOKENS) -> None:
         """``count`` prompts of ``cached`` tokens are cut from longer text.
 
-        Raises:
-            ValueError: when it is too short for that.
+        Raises `ValueError` when it is too short for that.
         """
         self._tokens = tokens
         order = random.Random(0)
@@ -87,8 +86,7 @@ class Texts:
     def behind(self, prompt: int, length: int) -> tuple[int, ...]:
         """New tokens behind a prompt, the first of which never stood there.
 
-        Raises:
-            ValueError: when every token has.
+        Raises `ValueError` when every token has.
         """
         if not self._unused[prompt]:
             raise ValueError("the text has too few different tokens; take a longer one")

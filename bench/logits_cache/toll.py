@@ -47,8 +47,7 @@ class TollRow(BaseModel):
 async def measure_toll(urls: dict[str, str], prompts: Prompts) -> list[TollRow]:
     """Ask both servers in turns.
 
-    Raises:
-        BenchError: when a server runs elsewhere, or does not answer as it must.
+    Raises `BenchError` when a server runs elsewhere, or does not answer as it must.
     """
     kinds: list[Kind] = [kind for kind in ("hive", "stock") if kind in urls]
     processes = {kind: _processes(urls[kind]) for kind in kinds}

@@ -221,8 +221,7 @@ def _measure(
 ) -> str:
     """Measure some workloads on servers that are given or started for them; the name of the model.
 
-    Raises:
-        BenchError: when there is no server at all.
+    Raises `BenchError` when there is no server at all.
     """
     needed = _kinds(part)
     wanted = [

@@ -98,8 +98,7 @@ class Player(NamedTuple):
     async def search(self, numbers: Numbers) -> bool:
         """Whether the method finds a solution.
 
-        Raises:
-            ValueError: when it is not one of those that were written by hand.
+        Raises `ValueError` when it is not one of those that were written by hand.
         """
         match self.method:
             case Method.TOT:

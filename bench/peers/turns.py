@@ -105,9 +105,8 @@ class Turn:
 async def take_turn(arm: ArmName, worker: Worker, server: Server, tasks: Tasks, block: int) -> Turn:
     """Flush, work, and read the meters.
 
-    Raises:
-        BenchError: when the server does not answer as it must; ModelError for the same, and errors of httpx
-            and aiohttp, or a group of these: one that several tasks of the turn may have met.
+    Raises `BenchError` when the server does not answer as it must; ModelError for the same, and errors of httpx and
+    aiohttp, or a group of these: one that several tasks of the turn may have met.
     """
     await server.flush()
     before = await server.counters()

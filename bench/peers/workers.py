@@ -43,8 +43,7 @@ class Worker(ABC):
     async def repair(self, bugs: Sequence[Bug], *, patches: int, lookups: int, seed: int) -> Score:
         """A session over some bugs that ends when so many patches were tried.
 
-        Raises:
-            NotImplementedError: for programs that only play games.
+        Raises `NotImplementedError` for programs that only play games.
         """
         raise NotImplementedError
 

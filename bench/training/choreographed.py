@@ -71,8 +71,7 @@ class Plan:
 def plan(traces: Sequence[Trace], device: torch.device) -> Plan:
     """What `logits` needs to know of some traces.
 
-    Raises:
-        ValueError: when a message is empty, or has output and no header.
+    Raises `ValueError` when a message is empty, or has output and no header.
     """
     calls = [(trace, call) for trace in traces for call in trace]
     if any(not call.tokens or (call.output and not call.given) for _, call in calls):

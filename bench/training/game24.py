@@ -65,8 +65,7 @@ def verdict(numbers: Numbers) -> str:
 def taught_puzzles(further: int, largest: int, rng: random.Random) -> list[Numbers]:
     """All puzzles that can be solved but those kept back, and `further` ones with numbers from 14 to `largest`.
 
-    Raises:
-        ValueError: when there are not so many.
+    Raises `ValueError` when there are not so many.
     """
     kept_back = _never_taught()
     game = combinations_with_replacement(range(1, LARGEST + 1), 4)

@@ -102,10 +102,8 @@ def train(
 ) -> tuple[Any, list[float]]:
     """Train an adapter of a causal language model; returns the model with it, and each step's loss in nats per token.
 
-    The base is frozen, wrapped, and stays on its device, in its type; the adapter is trained in float32.
-
-    Raises:
-        ValueError: when there are no lessons, or one is longer than all the tokens of a step.
+    The base is frozen, wrapped, and stays on its device, in its type; the adapter is trained in float32. Raises
+    `ValueError` when there are no lessons, or one is longer than all the tokens of a step.
     """
     from peft import LoraConfig, get_peft_model
     from peft.helpers import disable_input_dtype_casting
@@ -187,10 +185,8 @@ def batches(lengths: Sequence[int], settings: Settings, rng: random.Random) -> I
     """Numbers of lessons for one step after the other, without end; each lesson once before any comes again.
 
     With a bound on tokens, lessons of about one length go together, so that little is padding. Only some steps'
-    lessons are sorted at a time: all that are equally long are often about the same thing.
-
-    Raises:
-        ValueError: when a lesson is longer than the bound.
+    lessons are sorted at a time: all that are equally long are often about the same thing. Raises `ValueError` when a
+    lesson is longer than the bound.
     """
     if settings.tokens is not None and max(lengths) > settings.tokens:
         raise ValueError(f"a lesson has {max(lengths)} tokens, and a step {settings.tokens}")

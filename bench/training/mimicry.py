@@ -77,10 +77,8 @@ def teach(
 ) -> Taught:
     """Put an adapter into a causal language model and train it, and keep the best of it, which may be nothing.
 
-    A step has `Settings.batch` traces, and no more than `Settings.tokens` tokens.
-
-    Raises:
-        ValueError: when there are no traces, or one is longer than all the tokens of a step.
+    A step has `Settings.batch` traces, and no more than `Settings.tokens` tokens. Raises `ValueError` when there are
+    no traces, or one is longer than all the tokens of a step.
     """
     if not traces or not to_choose_by:
         raise ValueError("there are no traces")

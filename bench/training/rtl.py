@@ -64,8 +64,7 @@ class Chat:
     def example(self, talk: Talk, answer: str, then: tuple[str, str] | None = None) -> Example:
         """A lesson on the answer to a dialogue, and then on another one in the same dialogue: question and answer.
 
-        Raises:
-            ValueError: when the dialogue with the answer does not begin with what the model read and wrote.
+        Raises `ValueError` when the dialogue with the answer does not begin with what the model read and wrote.
         """
         prompt, written = self.template(talk), answer + self.end
         if then is None:

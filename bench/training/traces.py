@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from bench.kv_segments.workflows import Workflow
 from bench.training.lora import tokens
+from examples.choreography.workflows import Workflow
 
 _TICKS: Final = 20
 """So often the event loop goes round without a new request before those that wait are answered together."""
@@ -71,10 +71,7 @@ def arranged(
     lengths: Sequence[int], offsets: Sequence[int | None] | None, new_offset: int | None
 ) -> tuple[tuple[int, ...], int]:
     """Where parents of some lengths begin, and the new message: those that are not said begin where the parent before
-    ends.
-
-    Raises:
-        ValueError: when there are not as many offsets as parents, or one is negative.
+    ends. Raises `ValueError` when there are not as many offsets as parents, or one is negative.
     """
     said = [None] * len(lengths) if offsets is None else offsets
     if len(said) != len(lengths):

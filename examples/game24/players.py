@@ -43,10 +43,8 @@ def at_server(
     """A player at the server at `url`.
 
     With `distinct` a search gets each proposal for a position once, as long as there are others. Words of the valuer
-    are drawn with replacement all the same: how often each comes is what they say.
-
-    Raises:
-        ValueError: when `url` is none.
+    are drawn with replacement all the same: how often each comes is what they say. Raises `ValueError` when `url` is
+    none.
     """
 
     def client(agent: str, distinct: bool) -> HttpClient:

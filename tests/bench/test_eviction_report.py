@@ -14,9 +14,8 @@ from bench.eviction.policies import CLAIRVOYANT
 from bench.eviction.recordings import recorded
 from bench.eviction.report import Report, gap_closed, goals_of, rows_of, score_trace
 from bench.eviction.scenarios import SCENARIOS
-from bench.eviction.workload import Generator, Rtl
+from bench.eviction.workload import Generator, Rtl, traced
 from bench.traces.recording import save_trace
-from bench.traces.trace import traced
 
 
 def replayed(scenario: str, pool: int, policy: str, seed: int, prefill: int) -> Replayed:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bench.kv_segments.problems import COUNT, answer_in, problems
-from bench.kv_segments.workflows import (
+from examples.choreography.problems import COUNT, answer_in, problems
+from examples.choreography.workflows import (
     DEBATERS,
     VERDICT_TOKENS,
     agreed,

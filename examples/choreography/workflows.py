@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
-from bench.kv_segments.problems import answer_in
+from examples.choreography.problems import answer_in
 
 
 class Message(Protocol):
