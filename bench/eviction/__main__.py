@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.eviction.cost import CostRow, measure_cost
-from bench.eviction.measure import Replayed, Work, replayed
 from bench.eviction.policies import CLAIRVOYANT, MAIN_POLICIES, POLICIES
 from bench.eviction.pool_replay import Leak
 from bench.eviction.recordings import recorded
@@ -32,7 +31,7 @@ from bench.eviction.report import (
     score_trace,
     server_table,
 )
-from bench.eviction.scenarios import SCENARIOS, Scenario
+from bench.eviction.scenarios import SCENARIOS, Replayed, Scenario, Work, replayed
 from bench.eviction.schedule import PoolTooSmall
 from bench.eviction.servers import bounds_of, rows_and_goals, run_servers
 from bench.harness.client import BenchError

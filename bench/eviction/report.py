@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 from pydantic import BaseModel
 from rich.table import Table
 
 from bench.eviction.cost import CostRow
-from bench.eviction.measure import Replayed
 from bench.eviction.outcome import Outcome
 from bench.eviction.policies import CLAIRVOYANT
-from bench.eviction.scenarios import Scenario
+from bench.eviction.scenarios import Replayed, Scenario
 from bench.harness.command import HowMade
 from bench.harness.goals import Goal as AnyGoal
-from bench.harness.statistics import mean
+from bench.harness.statistics import of_known
 from bench.harness.tables import met, number, table
 
 BASELINE = "lru"
@@ -40,9 +39,9 @@ class Row(BaseModel):
     policy: str
     pool: int
     source: Literal["trace", "server"] = "trace"
-    gap_closed: float | None
+    gap_closed: float | None = None
     """(LRU's prefill - this one's) / (LRU's prefill - the clairvoyant one's); None where there is no gap."""
-    gap_closed_by_seed: list[float | None]
+    gap_closed_by_seed: list[float | None] = []
     hit: float
     """Prompt tokens found in the cache over all prompt tokens."""
     hot_hit: float | None
@@ -51,12 +50,12 @@ class Row(BaseModel):
     """The same over those of all other agents but the one that does harm."""
     hit_by_agent: dict[str, float]
     evicted_tokens: float
-    evict_calls: float | None
+    evict_calls: float | None = None
     """None on a server, which does not say."""
     prefill_tokens: float
     prompt_tokens: float
     seeds: int
-    swept: bool
+    swept: bool = False
     """Whether the row is there for the curve only."""
     rounds: int | None = None
     """Of a run on a server: of each session, so many are replayed."""
@@ -109,31 +108,48 @@ def rows_of(scenarios: Iterable[Scenario], results: Sequence[Replayed]) -> list[
             _, pool, policy = place
             seeds = outcomes[place]
             baseline, bound = (outcomes[scenario.name, pool, name] for name in (BASELINE, CLAIRVOYANT))
-            rows.append(
-                Row(
-                    scenario=scenario.name,
-                    policy=policy,
-                    pool=pool,
-                    gap_closed=gap_closed(
-                        *(_mean_prefill(each.values()) for each in (baseline, seeds, bound))
-                    ),
-                    gap_closed_by_seed=[
-                        gap_closed(*(each[seed].prefill_tokens for each in (baseline, seeds, bound)))
-                        for seed in sorted(seeds)
-                    ],
-                    hit=mean(outcome.hit for outcome in seeds.values()) or 0.0,
-                    hot_hit=mean(outcome.hot_hit for outcome in seeds.values()),
-                    cold_hit=mean(outcome.cold_hit for outcome in seeds.values()),
-                    hit_by_agent=hit_by_agent(seeds.values()),
-                    evicted_tokens=statistics.fmean(each.evicted_tokens for each in seeds.values()),
-                    evict_calls=statistics.fmean(each.evict_calls for each in seeds.values()),
-                    prefill_tokens=_mean_prefill(seeds.values()),
-                    prompt_tokens=statistics.fmean(each.prompt_tokens for each in seeds.values()),
-                    seeds=len(seeds),
-                    swept=pool in scenario.swept,
-                )
+            gap_by_seed = [
+                gap_closed(*(each[seed].prefill_tokens for each in (baseline, seeds, bound)))
+                for seed in sorted(seeds)
+            ]
+            row = row_of(
+                scenario.name,
+                policy,
+                pool,
+                list(seeds.values()),
+                statistics.fmean,
+                gap_closed_by_seed=gap_by_seed,
             )
+            row.gap_closed = gap_closed(*(_mean_prefill(each.values()) for each in (baseline, seeds, bound)))
+            row.evict_calls = statistics.fmean(each.evict_calls for each in seeds.values())
+            row.swept = pool in scenario.swept
+            rows.append(row)
     return rows
+
+
+def row_of(
+    scenario: str,
+    policy: str,
+    pool: int,
+    outcomes: Sequence[Outcome],
+    average: Callable[[list[float]], float],
+    **fields: Any,
+) -> Row:
+    """The averages of some outcomes, with the rest of the row's ``fields``."""
+    return Row(
+        scenario=scenario,
+        policy=policy,
+        pool=pool,
+        hit=of_known(average, (each.hit for each in outcomes)) or 0.0,
+        hot_hit=of_known(average, (each.hot_hit for each in outcomes)),
+        cold_hit=of_known(average, (each.cold_hit for each in outcomes)),
+        hit_by_agent=hit_by_agent(outcomes),
+        evicted_tokens=average([each.evicted_tokens for each in outcomes]),
+        prefill_tokens=average([each.prefill_tokens for each in outcomes]),
+        prompt_tokens=average([each.prompt_tokens for each in outcomes]),
+        seeds=len(outcomes),
+        **fields,
+    )
 
 
 def gap_closed(baseline: float, prefill: float, bound: float) -> float | None:

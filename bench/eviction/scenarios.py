@@ -1,11 +1,15 @@
-"""What is replayed: the scenarios, and one replay by name."""
+"""What is replayed: the scenarios, one replay by name, and many of them, several at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
+
+import torch
 
 from bench.eviction.clairvoyant import clairvoyant
 from bench.eviction.outcome import Outcome
@@ -117,3 +121,43 @@ def _trace(scenario: Scenario, seed: int) -> tuple[Trace, PrefixTree]:
 def _events(scenario: Scenario, pool: int, seed: int) -> Sequence[Event]:
     trace, tree = _trace(scenario, seed)
     return schedule(trace, tree, pool)
+
+
+class Replayed(NamedTuple):
+    """One replay."""
+
+    scenario: str
+    pool: int
+    policy: str
+    seed: int
+    outcome: Outcome
+
+
+class Work(NamedTuple):
+    """Replays of the same requests."""
+
+    scenario: Scenario
+    seed: int
+    pools: Sequence[int]
+    policies: Sequence[str]
+
+    def done(self) -> list[Replayed]:
+        """Do them."""
+        return [
+            Replayed(
+                self.scenario.name, pool, policy, self.seed, replay(self.scenario, pool, policy, self.seed)
+            )
+            for pool in self.pools
+            for policy in self.policies
+        ]
+
+
+def replayed(work: Sequence[Work], workers: int) -> Iterator[list[Replayed]]:
+    """The replays of each piece of work, as they are done by so many processes."""
+    if workers == 1:
+        yield from (each.done() for each in work)
+        return
+    # One thread each: the processes are as many as there shall be, and threads do not survive a fork.
+    with ProcessPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as processes:
+        for future in as_completed([processes.submit(each.done) for each in work]):
+            yield future.result()

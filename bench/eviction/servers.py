@@ -14,9 +14,8 @@ from typing import NamedTuple
 from bench.eviction.live import LiveReplay, client_of, hot_misses, replay_live
 from bench.eviction.outcome import Outcome
 from bench.eviction.policies import CLAIRVOYANT
-from bench.eviction.report import BASELINE, POLICY, Goal, Row, gap_closed, hit_by_agent
+from bench.eviction.report import BASELINE, POLICY, Goal, Row, gap_closed, row_of
 from bench.eviction.scenarios import Scenario, replay
-from bench.harness.statistics import median
 from bench.traces.rounds import rounds_of
 from bench.traces.trace import Trace
 from hive.server_process import ServerProcess
@@ -119,32 +118,12 @@ def rows_and_goals(
             for policy, repeats in outcomes.items()
         }
         for policy, repeats in outcomes.items():
-            rows.append(
-                Row(
-                    scenario=scenario.name,
-                    policy=policy,
-                    pool=pool,
-                    source="server",
-                    gap_closed=(
-                        gap_closed(prefill[BASELINE], prefill[policy], bound.clairvoyant.prefill_tokens)
-                        if BASELINE in prefill
-                        else None
-                    ),
-                    gap_closed_by_seed=[],
-                    hit=median(each.hit for each in repeats) or 0.0,
-                    hot_hit=median(each.hot_hit for each in repeats),
-                    cold_hit=median(each.cold_hit for each in repeats),
-                    hit_by_agent=hit_by_agent(repeats),
-                    evicted_tokens=statistics.median(each.evicted_tokens for each in repeats),
-                    evict_calls=None,
-                    prefill_tokens=prefill[policy],
-                    prompt_tokens=statistics.median(each.prompt_tokens for each in repeats),
-                    seeds=len(repeats),
-                    swept=False,
-                    rounds=rounds,
-                    wall_s=statistics.median(seconds[policy]),
-                )
-            )
+            gap = None
+            if BASELINE in prefill:
+                gap = gap_closed(prefill[BASELINE], prefill[policy], bound.clairvoyant.prefill_tokens)
+            served = {"source": "server", "rounds": rounds, "wall_s": statistics.median(seconds[policy])}
+            row = row_of(scenario.name, policy, pool, repeats, statistics.median, gap_closed=gap, **served)
+            rows.append(row)
         if {BASELINE, POLICY} <= set(outcomes):
             where = f"{scenario.name}, pool {pool:,}, {rounds} rounds"
             for what, measure in (

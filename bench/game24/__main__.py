@@ -28,14 +28,12 @@ from bench.game24.methods import Attempt, Method, Shape, attempts, random_attemp
 from bench.game24.report import RANDOM, Report, Row, row_of, shares, table
 from bench.harness.client import BenchError
 from bench.harness.command import Command, Pace, Run, above_0, positive, temperature
-from bench.harness.servers import served_model, started
+from bench.harness.servers import hive_server, served_model
 from examples.game24.players import Player, at_server
 from examples.game24.puzzles import COUNT, TEST_SET, Puzzle, puzzles
 from hive import ModelError
-from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
-from hive.roles import lora_flags
+from hive.embedded_model import EmbeddedModelError
 from hive.server_process import ServerDied
-from sglang_patches.cpu_platform import needed as on_cpu
 
 QUICK_MINUTES = 8.0
 RESERVE_S = 30.0
@@ -178,12 +176,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
     settings = _settings(run)
     try:
-        with contextlib.ExitStack() as stack:
-            url = options.url and options.url.rstrip("/")
-            if url is None:
-                run.console.print("starting a server")
-                flags = lora_flags(on_cpu()) if Player.ROLES in settings.players else []
-                url = stack.enter_context(started(["hive"], ensure_embedded_model(), flags, on_cpu()))["hive"]
+        roles = Player.ROLES in settings.players
+        with hive_server(options.url, roles=roles, say=run.console.print) as url:
             model = served_model(url)
             rows = asyncio.run(compare(url, model, settings, run.console))
     except (BenchError, EmbeddedModelError, FileNotFoundError, ModelError, ServerDied, ValueError) as error:

@@ -302,7 +302,7 @@ def _report(measured: _Measured) -> Report:
         hidden=hidden,
         dtype=dtype,
         seed=options.seed,
-        speed=SpeedSetting(tokens=tokens, **vars(speed.settings), **lengths) if speed else None,
+        speed=SpeedSetting(tokens=tokens, **speed.settings.model_dump(), **lengths) if speed else None,
         quality=QualitySetting(
             rounds=len({reading.round for some in readings.values() for reading in some}),
             share=options.share,

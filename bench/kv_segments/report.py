@@ -16,7 +16,7 @@ from bench.harness.tables import number, table
 from bench.kv_segments.accounting import KV
 from bench.kv_segments.arms import ARM_NAMES, ArmName
 from bench.kv_segments.quality import FORCED, RECOMPUTE_ALL, ContextName, QualityArm, Reading, Setup
-from bench.kv_segments.speed import WORKLOADS, Turn, WorkloadName
+from bench.kv_segments.speed import WORKLOADS, Amounts, Turn, WorkloadName
 from bench.kv_segments.timing import (
     by_problem,
     kv_total,
@@ -109,18 +109,11 @@ class Goal(BaseModel):
     """What the goal is about."""
 
 
-class SpeedSetting(BaseModel):
+class SpeedSetting(Amounts, frozen=True):
     """What the arms had in common."""
 
     tokens: Literal["text", "random"]
     """Texts by the model's tokenizer, or random ids."""
-    problems: int
-    repetitions: int
-    branches: int
-    votes: int
-    agents: int
-    rounds: int
-    answer_tokens: tuple[int, int]
     system_tokens: int | None
     """With random ids: the length of every system prompt."""
     problem_tokens: int | None

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 import httpx
+from pydantic import BaseModel
 from rich.console import Console
 
 from bench.harness.client import BenchError, Client
@@ -29,11 +30,9 @@ WARM_UP_TOKENS = 8
 """Of each message in the runs before the first that counts."""
 
 
-@dataclass(frozen=True)
-class SpeedSettings:
-    """What to run."""
+class Amounts(BaseModel, frozen=True):
+    """How much is run."""
 
-    workloads: Sequence[WorkloadName]
     problems: int
     repetitions: int
     branches: int
@@ -43,6 +42,12 @@ class SpeedSettings:
     """Of both debates."""
     answer_tokens: tuple[int, int]
     """The least and the most of a message; each problem has one length for all of its messages but verdicts."""
+
+
+class SpeedSettings(Amounts, frozen=True):
+    """What to run."""
+
+    workloads: Sequence[WorkloadName]
     seed: int
     warm_up: bool = True
     """Whether every arm does everything once before it counts; on a GPU, kernels are compiled then."""

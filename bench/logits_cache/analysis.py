@@ -26,10 +26,9 @@ from bench.logits_cache.client import Key, Samples, Timing
 from bench.logits_cache.workloads import DrawName, Variant
 
 
-class Figures(BaseModel):
-    """What came of a set of requests; a figure without a request to compute it from is None."""
+class Speeds(BaseModel):
+    """How fast a set of requests was; a figure without a request to compute it from is None."""
 
-    requests: int
     hit_ratio: float | None
     """Replayed tokens over all output tokens."""
     tps_mean: float | None
@@ -40,10 +39,16 @@ class Figures(BaseModel):
     speedup_median: float | None
     speedup_vs_stock_mean: float | None
     speedup_vs_stock_median: float | None
+    achieved_over_ideal: float | None
+
+
+class Figures(Speeds):
+    """The outcome of a set of requests."""
+
+    requests: int
     achieved: float | None
     """Time of all requests in the baseline over their time in the arm."""
     ideal: float | None
-    achieved_over_ideal: float | None
 
 
 def step_seconds(samples: Samples) -> float:

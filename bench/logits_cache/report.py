@@ -15,6 +15,7 @@ from bench.logits_cache.analysis import (
     Crossing,
     Figures,
     Overhead,
+    Speeds,
     counted,
     crossing,
     figures,
@@ -38,7 +39,7 @@ together (time with replay off over time here), where a mean of ratios would be 
 POPULATIONS: tuple[Population, ...] = get_args(Population)
 
 
-class Row(BaseModel):
+class Row(Speeds):
     """One arm in one block.
 
     Speeds and speed-ups leave out what was served wholly from the cache (``excluded``); ``hit_ratio`` does not.
@@ -55,17 +56,8 @@ class Row(BaseModel):
     states: int
     samples: int
     max_tokens: int
-    hit_ratio: float | None
-    """Replayed tokens over all output tokens."""
     hit_ratio_counted: float | None
     """The same over the requests that speeds are computed from."""
-    tps_mean: float | None
-    tps_p50: float | None
-    speedup_mean: float | None
-    speedup_median: float | None
-    speedup_vs_stock_mean: float | None
-    speedup_vs_stock_median: float | None
-    achieved_over_ideal: float | None
     excluded: int
     entropy_mean: float | None
     """Nats, of the distributions that tokens were drawn from; 0 at temperature 0."""

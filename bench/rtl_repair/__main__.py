@@ -13,7 +13,6 @@ commands).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import time
 from collections import defaultdict
@@ -29,7 +28,7 @@ from rich.table import Table
 
 from bench.harness.client import BenchError
 from bench.harness.command import Command, Pace, Run, above_0, positive
-from bench.harness.servers import served_model, started
+from bench.harness.servers import hive_server, served_model
 from bench.rtl_repair.methods import Attempt, Method, Shape, attempts, session
 from bench.rtl_repair.random_baseline import random_searches
 from bench.rtl_repair.report import RANDOM, SESSION, Report, Row, entry_of, row, row_of, shares, table
@@ -40,10 +39,8 @@ from examples.rtl_repair.bugs import Bug, suite
 from examples.rtl_repair.designs import all_designs
 from examples.rtl_repair.tools import ToolsMissing, require_tools
 from hive import Client, HttpClient, ModelError
-from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
-from hive.roles import lora_flags
+from hive.embedded_model import EmbeddedModelError
 from hive.server_process import ServerDied
-from sglang_patches.cpu_platform import needed as on_cpu
 
 QUICK_METHODS = (Method.DIRECT, Method.BEST_OF_N, Method.TOT)
 QUICK_MINUTES = 8.0
@@ -265,12 +262,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options, settings = run.options, _settings(run)
     try:
         require_tools()
-        with contextlib.ExitStack() as stack:
-            url = options.url and options.url.rstrip("/")
-            if url is None:
-                run.console.print("starting a server")
-                flags = lora_flags(on_cpu()) if Player.ROLES in settings.players else []
-                url = stack.enter_context(started(["hive"], ensure_embedded_model(), flags, on_cpu()))["hive"]
+        roles = Player.ROLES in settings.players
+        with hive_server(options.url, roles=roles, say=run.console.print) as url:
             name = served_model(url)
             first = settings.players[0]
             # What is recorded are the requests of one client, whatever the method.

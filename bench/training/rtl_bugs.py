@@ -4,8 +4,8 @@
 
 simulates them all, which takes Icarus Verilog, Verilator and 20 minutes on two cores; `recorded` reads the file, so
 that a machine that trains needs neither of the tools. For every bug there are some edits that do not repair it, and
-how the testbench took them: a Patcher reads of such in its dialogue. They are drawn by lot, from a seed that each bug
-has of its own, so any part of the file can be made again alone.
+how the testbench took them: a Patcher reads of such in its dialogue. They are drawn at random, from a seed that each
+bug has of its own, so any part of the file can be made again alone.
 
 Beside the bugs there is what the embedded model said as Viewer and as Summary in the sessions that are recorded for
 the eviction bench: what a Patcher is told by its team.
@@ -56,11 +56,6 @@ class Studied:
         return Edit(self.bug.line, self.bug.original)
 
 
-def failing_share(result: Simulation) -> float:
-    """The share of checks that fail; all of them, if the simulation did not come to its end."""
-    return result.failures / result.checks if result.checks else 1.0
-
-
 async def study(bug: Bug) -> Studied | None:
     """Simulate a bug and some edits of it; None if the testbench does not notice it, or no edit undoes it.
 
@@ -77,7 +72,7 @@ async def study(bug: Bug) -> Studied | None:
         line = bug.line if trial % 2 else rng.choice(editable_lines(bug.source))
         edit = Edit(line, rng.choice(replacements(bug.source, line)))
         after = await simulate(apply(bug.source, edit), source.testbench, timeout_s=_TIMEOUT_S)
-        if not after.passed and failing_share(after) >= failing_share(result):
+        if not after.passed and after.failing_share >= result.failing_share:
             wrong.setdefault(edit, _quoted(after))
         if len(wrong) == WRONG:
             break

@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Unpack
 
 import torch
 
 from bench.training.lora import tokens
-from examples.choreography.workflows import Workflow
+from examples.choreography.workflows import How, Where, Workflow
 
 _TICKS: Final = 20
 """So often the event loop goes round without a new request before those that wait are answered together."""
@@ -135,34 +135,17 @@ class _Recorder:
         self.calls: list[Call] = []
 
     async def prefill(
-        self,
-        text: str,
-        parents: Sequence[_Recorded] = (),
-        *,
-        offsets: Sequence[int | None] | None = None,
-        new_offset: int | None = None,
-        name: str = "",
+        self, text: str, parents: Sequence[_Recorded] = (), **where: Unpack[Where]
     ) -> _Recorded:
         given = tokens(self._tokenizer, text)
-        return self._add(given, len(given), None, text, parents, offsets, new_offset)
+        return self._add(given, len(given), None, text, parents, where)
 
-    async def decode(
-        self,
-        header: str,
-        parents: Sequence[_Recorded] = (),
-        *,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
-        offsets: Sequence[int | None] | None = None,
-        new_offset: int | None = None,
-        name: str = "",
-    ) -> _Recorded:
+    async def decode(self, header: str, parents: Sequence[_Recorded] = (), **how: Unpack[How]) -> _Recorded:
         given = tokens(self._tokenizer, header)
         prompt = [token for parent in parents for token in self.calls[parent.number].tokens]
-        output, end = await self._sampler.answer([*prompt, *given], max_tokens, temperature)
+        output, end = await self._sampler.answer([*prompt, *given], how["max_tokens"], how["temperature"])
         text: str = self._tokenizer.decode(output, skip_special_tokens=True)
-        return self._add([*given, *output], len(given), end, text, parents, offsets, new_offset)
+        return self._add([*given, *output], len(given), end, text, parents, how)
 
     def _add(
         self,
@@ -171,12 +154,11 @@ class _Recorder:
         end: int | None,
         text: str,
         parents: Sequence[_Recorded],
-        offsets: Sequence[int | None] | None,
-        new_offset: int | None,
+        where: Where,
     ) -> _Recorded:
         numbers = tuple(parent.number for parent in parents)
         lengths = [len(self.calls[number].tokens) for number in numbers]
-        starts, start = arranged(lengths, offsets, new_offset)
+        starts, start = arranged(lengths, where.get("offsets"), where.get("new_offset"))
         self.calls.append(Call(tuple(message), given, numbers, starts, start, end))
         return _Recorded(len(self.calls) - 1, text)
 

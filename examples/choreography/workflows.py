@@ -20,7 +20,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, Required, TypedDict, TypeVar, Unpack
 
 from examples.choreography.problems import answer_in
 
@@ -37,38 +37,34 @@ class Message(Protocol):
 M = TypeVar("M", bound=Message)
 
 
-class Choreographer(Protocol[M]):
-    """Makes messages. Offsets are in tokens; one that is omitted (None) means behind the parent before, and that of the
-    new message behind the last parent."""
+class Where(TypedDict, total=False):
+    """Where messages stand in a call, in tokens, and what the call is named."""
 
-    async def prefill(
-        self,
-        text: str,
-        parents: Sequence[M] = (),
-        *,
-        offsets: Sequence[int | None] | None = None,
-        new_offset: int | None = None,
-        name: str = "",
-    ) -> M:
+    offsets: Sequence[int | None] | None
+    """Of the parents; one that is omitted (None) means behind the parent before."""
+    new_offset: int | None
+    """Of the new message; None means behind the last parent."""
+    name: str
+    """Who speaks; it differs between the calls of a workflow."""
+
+
+class How(Where):
+    """How a message is generated, too."""
+
+    max_tokens: Required[int]
+    temperature: Required[float]
+    seed: Required[int]
+
+
+class Choreographer(Protocol[M]):
+    """Makes messages."""
+
+    async def prefill(self, text: str, parents: Sequence[M] = (), **where: Unpack[Where]) -> M:
         """A message of a given text, which sees all of its parents."""
         ...
 
-    async def decode(
-        self,
-        header: str,
-        parents: Sequence[M] = (),
-        *,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
-        offsets: Sequence[int | None] | None = None,
-        new_offset: int | None = None,
-        name: str = "",
-    ) -> M:
-        """A message that begins with ``header``, which is not empty, and is generated from there on.
-
-        ``name`` says who speaks, and differs between the calls of a workflow.
-        """
+    async def decode(self, header: str, parents: Sequence[M] = (), **how: Unpack[How]) -> M:
+        """A message that begins with ``header``, which is not empty, and is generated from there on."""
         ...
 
 

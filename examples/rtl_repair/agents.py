@@ -109,12 +109,12 @@ class Case:
         }
         return {number: texts for number, texts in left.items() if texts}
 
-    def book(self, edit: Edit, source: str, result: Simulation) -> str:
+    def settle(self, edit: Edit, source: str, result: Simulation) -> str:
         """Keep a patch that made things better, or undo it; says what became of it.
 
         A patch that changes nothing is undone, too: kept, it would stand in the way of the one that repairs.
         """
-        kept = failing_share(result) < failing_share(self.result)
+        kept = result.failing_share < self.result.failing_share
         became = prompts.patched(edit, code(self.source, edit.line), result, kept=kept)
         self.patches += 1
         if kept:
@@ -125,13 +125,6 @@ class Case:
             self.tried.append(edit)
             self.undone = became
         return became
-
-
-def failing_share(result: Simulation) -> float:
-    """The share of checks that fail; all of them, if the simulation did not come to its end."""
-    if result.passed:
-        return 0.0
-    return result.failures / result.checks if result.checks else 1.0
 
 
 @lru_cache(maxsize=1024)
@@ -187,9 +180,9 @@ async def decision(design: Shared[Design], bugs: Shared[Sequence[Bug]], rules: R
             assert edit is not None
             patched = apply(case.source, edit)
             outcome.patches += 1
-            ended = case.book(edit, patched, await tool(simulate, patched, design.testbench))
+            ended = case.settle(edit, patched, await tool(simulate, patched, design.testbench))
             news = prompts.after_patch(ended)
-            score(-failing_share(case.result))
+            score(-case.result.failing_share)
         if case.result.passed:
             outcome.repairs[place] = case.made
         if not rules.keep_going or outcome.patches == rules.patches:

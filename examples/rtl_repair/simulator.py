@@ -38,6 +38,13 @@ class Simulation:
     vcd: str | None
     """The waveforms, when they were asked for and the simulation began."""
 
+    @property
+    def failing_share(self) -> float:
+        """The share of checks that fail; all of them, if the simulation did not come to its end."""
+        if self.passed:
+            return 0.0
+        return self.failures / self.checks if self.checks else 1.0
+
 
 Key = tuple[str, str, bool, float]
 

@@ -14,6 +14,7 @@ import pytest
 
 from bench.game24 import __main__ as command
 from bench.game24.methods import Method
+from bench.harness import servers
 from examples.game24.players import Player
 from examples.game24.random_baseline import random_model
 from hive import ModelError, Request
@@ -123,9 +124,9 @@ def test_it_starts_a_server_with_roles_if_these_play(
         seen.append(arguments)
         yield {"hive": "http://127.0.0.1:2"}
 
-    monkeypatch.setattr(command, "started", server)
-    monkeypatch.setattr(command, "ensure_embedded_model", lambda: tmp_path)
-    monkeypatch.setattr(command, "lora_flags", lambda on_cpu: ["--roles"])
+    monkeypatch.setattr(servers, "started", server)
+    monkeypatch.setattr(servers, "ensure_embedded_model", lambda: tmp_path)
+    monkeypatch.setattr(servers, "lora_flags", lambda on_cpu: ["--roles"])
     run(tmp_path, "--players", players, "--methods", "direct", "--puzzles", "1", "--lots", "1")
     assert [arguments[:3] for arguments in seen] == [(["hive"], tmp_path, flags)]
 
@@ -171,7 +172,7 @@ def test_wrong_options_are_told_before_anything_is_started(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(command, "started", lambda *_: pytest.fail("began"))
+    monkeypatch.setattr(servers, "started", lambda *_: pytest.fail("began"))
     (tmp_path / "here").mkdir()
     (tmp_path / "file").touch()
     places = {"FOLDER": str(tmp_path / "here"), "FILE": str(tmp_path / "file")}

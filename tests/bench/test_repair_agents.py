@@ -9,7 +9,7 @@ from hive_frontend.client import sample_seed
 from hive_frontend.testing import ScriptedModel
 
 from examples.rtl_repair import agents, prompts
-from examples.rtl_repair.agents import Case, Outcome, Rules, decision, failing_share, offered, waveform
+from examples.rtl_repair.agents import Case, Outcome, Rules, decision, offered, waveform
 from examples.rtl_repair.bugs import Bug
 from examples.rtl_repair.designs import Design, all_designs, design
 from examples.rtl_repair.edits import Edit, apply, editable_lines, replacements
@@ -59,12 +59,12 @@ def other_edit(number: int) -> Edit:
 
 async def useless_edits(count: int) -> list[Edit]:
     """Edits that will not be kept."""
-    share = failing_share(await agents.simulate(BUG.source, COUNTER.testbench))
+    share = (await agents.simulate(BUG.source, COUNTER.testbench)).failing_share
     found: list[Edit] = []
     for number in editable_lines(BUG.source):
         edit = Edit(number, replacements(BUG.source, number)[0])
         after = await agents.simulate(apply(BUG.source, edit), COUNTER.testbench)
-        if failing_share(after) >= share:
+        if after.failing_share >= share:
             found.append(edit)
     return found[:count]
 
@@ -208,12 +208,12 @@ def simulation(failures: int, checks: int = 10, log: str = "") -> Simulation:
 
 def test_only_a_patch_that_makes_things_better_is_kept() -> None:
     case = Case("a\nb\n", simulation(5))
-    assert "undone" in case.book(Edit(1, "c"), "c\nb\n", simulation(5))
-    assert "undone" in case.book(Edit(1, "d"), "d\nb\n", simulation(0, checks=0))
+    assert "undone" in case.settle(Edit(1, "c"), "c\nb\n", simulation(5))
+    assert "undone" in case.settle(Edit(1, "d"), "d\nb\n", simulation(0, checks=0))
     assert (case.source, case.tried, case.patches) == ("a\nb\n", [Edit(1, "c"), Edit(1, "d")], 2)
-    assert "kept" in case.book(Edit(2, "e"), "a\ne\n", simulation(4))
+    assert "kept" in case.settle(Edit(2, "e"), "a\ne\n", simulation(4))
     assert (case.source, case.tried, case.undone, case.made) == ("a\ne\n", [], None, [Edit(2, "e")])
-    assert failing_share(case.result) == 0.4
+    assert case.result.failing_share == 0.4
 
 
 def test_what_may_be_chosen() -> None:

@@ -96,9 +96,9 @@ async def test_the_file_has_what_the_tools_say(place: int) -> None:
     assert (await simulate(apply(studied.bug.source, studied.repair), testbench)).passed
     for edit, told in studied.wrong:
         case = Case(studied.bug.source, studied.result)
-        case.book(edit, apply(case.source, edit), await simulate(apply(case.source, edit), testbench))
+        case.settle(edit, apply(case.source, edit), await simulate(apply(case.source, edit), testbench))
         assert case.tried == [edit]
-        case.book(edit, apply(case.source, edit), told)
+        case.settle(edit, apply(case.source, edit), told)
         assert case.tried == [edit, edit]
 
 
