@@ -5,8 +5,8 @@ Writes the adapter in PEFT's format and ``metrics.json`` beside it: what was tau
 model knows of held-out questions before and after, by their kind. On one GPU a role takes minutes, and with
 ``--minutes`` no more than so many; ``--tiny`` shows on a CPU that everything works, and teaches nothing to speak of.
 
-``--role choreography`` is another kind: the model runs workflows (``examples.choreography.workflows``) on whole prompts,
-and the adapter learns to say the same when messages are encoded once and reused. Then ``metrics.json`` says how near
+``--role choreography`` is another kind: the model runs ``examples.choreography.workflows`` on whole prompts, and the
+adapter learns to say the same when messages are encoded once and reused. Then ``metrics.json`` says how near
 it comes on held-out problems. This needs torch and transformers only; ``--minutes`` bounds the training alone, and the
 workflows before it take about as long.
 """
@@ -42,7 +42,7 @@ FURTHER = {"proposer": (25_000, 32), "valuer": (9_000, 24)}
 and finds the more the more it has met; the valuer is to know by heart what can follow a step."""
 TINY_FURTHER = (20, 24)
 TIMES = 3
-"""How often each bug is told, each time in other words."""
+"""In how many ways each bug is phrased."""
 LONGEST = 2_000
 """Tokens of a lesson, which is left out if it has more."""
 
@@ -91,7 +91,7 @@ class Course(NamedTuple):
     questions: dict[str, list[Question]]
     """By their kind."""
     about: dict[str, Any]
-    """What is to be told of the lessons."""
+    """What the metrics say of the lessons."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -296,7 +296,7 @@ def playing(role: str, tokenizer: Any, rng: random.Random, *, tiny: bool) -> Cou
             {f"steps of {where}": [step_from(numbers) for numbers in some] for where, some in asked.items()},
             about,
         )
-    # A position after a step, the step drawn by lot: so most of them are hopeless, as in a search.
+    # A position after a random step: so most of them are hopeless, as in a search.
     return Course(
         encode(tokenizer, game24.judgements(positions, rng)),
         {

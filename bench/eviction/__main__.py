@@ -49,8 +49,6 @@ SCORED = ("A", "B", "D", "E")
 
 
 class Settings(NamedTuple):
-    """What a run is asked for."""
-
     scenarios: Sequence[Scenario]
     policies: Sequence[str]
     seeds: int
@@ -125,7 +123,6 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 
 def measure(settings: Settings, run: Run) -> Report:
-    """Everything that is asked for."""
     console = run.console
     # Before anything that takes minutes: this says whether the pool of the servers is large enough.
     bounds = {} if settings.served is None else bounds_of(settings.served, settings.served.pools[0])
@@ -133,7 +130,7 @@ def measure(settings: Settings, run: Run) -> Report:
     if settings.cost_turns:
         # Alone on the machine: this is about time.
         console.print("cost of evicting")
-        # What else a policy is told does not change what it does.
+        # Variants of a policy without agents or ends cost the same.
         timed = [
             BASELINE,
             *(name for name in settings.policies if name in MAIN_POLICIES and POLICIES[name].hive),

@@ -16,7 +16,7 @@ LEAVES = 10_000
 _AGENTS = 8
 _SYSTEM_TOKENS = 200
 _PROMPT_TOKENS, _OUTPUT_TOKENS = 48, 16
-"""Of each request, and nobody else's: all of it enters the tree."""
+"""Of each request, unlike any other's: all of it enters the tree."""
 _TURN = 200
 """Requests of a policy's turn: enough for a policy that evicts a hundredth of the pool at once to do so twice."""
 

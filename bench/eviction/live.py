@@ -21,7 +21,7 @@ from bench.harness.client import BenchError
 from bench.traces.trace import HOT_AGENTS, Tokens, Trace
 
 NGRAM = 8
-"""Outputs shorter than this stay as recorded: they cannot be told from chance, and little KV is lost with them."""
+"""Outputs shorter than this stay as recorded: a match could be a coincidence, and little KV is lost with them."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ async def replay_live(http: httpx.AsyncClient, trace: Trace) -> LiveReplay:
     except httpx.HTTPError as lost:
         raise BenchError(f"the server does not answer: {lost!r}") from None
     except ExceptionGroup as group:
-        # What fails first makes all other requests give up.
+        # The first failure cancels all other requests.
         first = group.exceptions[0]
         if isinstance(first, httpx.HTTPError):
             raise BenchError(f"the server does not answer: {first!r}") from None

@@ -48,7 +48,6 @@ class ReplayedRequest:
         """Of the prompt, found at admission."""
 
     def get_fill_ids(self) -> Tokens:
-        """The tokens of the prefill."""
         return self.origin_input_ids
 
 
@@ -98,7 +97,6 @@ class PoolReplay:
         return self.outcome
 
     def step(self, event: Event) -> None:
-        """One event."""
         if event[0] == "start":
             self._start(event[1])
         elif event[0] == "finish":

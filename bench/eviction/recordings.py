@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.eviction.scenarios import Scenario
-from bench.traces.prefix_tree import PrefixTree
+from bench.traces.pool import pools_of
 from bench.traces.recording import SUFFIX, load_trace
-from bench.traces.working_set import hot_working_set
 
 POOL_SHARES = (0.4, 0.55, 0.7)
 """Pools, as parts of the hot working set."""
@@ -22,12 +21,10 @@ def recorded(path: Path) -> Scenario:
     trace = load_trace(path)
     if not trace.requests:
         raise ValueError(f"{path.name} has no requests")
-    least = max(len(request.prompt) + len(request.output) for request in trace.requests) + 1
-    working_set = hot_working_set(trace, PrefixTree(trace))
-    wanted = {max(least, round(share * working_set)) for share in POOL_SHARES}
+    working_set, pools = pools_of(trace, POOL_SHARES)
     return Scenario(
         f"rtl-{path.name.removesuffix(SUFFIX)}",
         f"recorded: {len(trace.requests):,} requests, hot working set of {working_set:,} tokens",
-        tuple(sorted({-(-pool // 100) * 100 for pool in wanted})),
+        tuple(pools),
         path,
     )

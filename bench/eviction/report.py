@@ -201,7 +201,6 @@ def goals_of(rows: Sequence[Row], scenarios: Iterable[Scenario]) -> list[Goal]:
 
 
 def rows_table(rows: Sequence[Row]) -> Table:
-    """The rows for a terminal."""
     headings = (
         "scenario",
         "pool",
@@ -262,7 +261,6 @@ def server_table(rows: Sequence[Row]) -> Table:
 
 
 def cost_table(rows: Sequence[CostRow]) -> Table:
-    """What evicting costs."""
     headings = ("policy", "leaves", "µs per token", "ms per call", "tokens per call")
     cells = (
         (
@@ -275,7 +273,6 @@ def cost_table(rows: Sequence[CostRow]) -> Table:
 
 
 def goals_table(goals: Sequence[Goal]) -> Table:
-    """The figures against their goals."""
     cells = (
         (goal.what, f"{goal.value:.3f}", goal.where, f"{goal.must_be} {goal.goal:g}", met(goal.met))
         for goal in goals

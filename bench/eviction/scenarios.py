@@ -73,7 +73,7 @@ SCENARIOS = {
             _FOUR_SLOTS,
             swept=(12_000, 20_000, 29_000, 40_000, 48_000),
         ),
-        Scenario("C", "B, and 400 calls that nobody repeats", (24_000,), Flood(_FOUR_SLOTS, 400)),
+        Scenario("C", "B, and 400 calls that are never repeated", (24_000,), Flood(_FOUR_SLOTS, 400)),
         Scenario(
             "D",
             "B with a shared preamble, searching every round",
@@ -142,7 +142,6 @@ class Work(NamedTuple):
     policies: Sequence[str]
 
     def done(self) -> list[Replayed]:
-        """Do them."""
         return [
             Replayed(
                 self.scenario.name, pool, policy, self.seed, replay(self.scenario, pool, policy, self.seed)
@@ -157,7 +156,7 @@ def replayed(work: Sequence[Work], workers: int) -> Iterator[list[Replayed]]:
     if workers == 1:
         yield from (each.done() for each in work)
         return
-    # One thread each: the processes are as many as there shall be, and threads do not survive a fork.
+    # One thread each: there are enough processes, and threads do not survive a fork.
     with ProcessPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as processes:
         for future in as_completed([processes.submit(each.done) for each in work]):
             yield future.result()

@@ -54,7 +54,6 @@ class Generator:
         self.random = np.random.default_rng(seed)
 
     def tokens(self, count: int) -> Tokens:
-        """As many token ids."""
         drawn = self.random.integers(1, VOCABULARY, size=count)
         return array("q", drawn.astype(np.int64).tobytes())
 
@@ -67,7 +66,6 @@ class Generator:
         return self.tokens(self.number(low, high))
 
     def seconds(self, low: float, high: float) -> float:
-        """A time."""
         return float(self.random.uniform(low, high))
 
 
@@ -94,7 +92,6 @@ class Rtl:
     """Between the first programs of the slots."""
 
     def slots_of(self, draw: Generator) -> list[Slot]:
-        """The traffic."""
         preamble = draw.tokens(self.preamble)
         system = {agent: preamble + draw.tokens(length) for agent, length in SYSTEM_TOKENS.items()}
         return [
@@ -153,7 +150,6 @@ class Flood:
     calls: int
 
     def slots_of(self, draw: Generator) -> list[Slot]:
-        """The traffic."""
         slots = self.programs.slots_of(draw)
         spam = [Call(SPAMMER, draw.some(300, 600), draw.tokens(20), think_s=0.15) for _ in range(self.calls)]
         return [*slots, Slot(len(slots) * self.programs.stagger_s, [Session("spam", spam)])]
@@ -163,7 +159,7 @@ class Flood:
 class Inflating:
     """RTL programs, and an agent that inflates its score.
 
-    It calls often, and half of each prompt is found in the cache, but nobody will ever want the other half.
+    It calls often, and half of each prompt is found in the cache, but the other half is never asked for again.
     """
 
     programs: Rtl
@@ -171,7 +167,6 @@ class Inflating:
     half: int = 1500
 
     def slots_of(self, draw: Generator) -> list[Slot]:
-        """The traffic."""
         slots = self.programs.slots_of(draw)
         same = draw.tokens(self.half)
         calls = [
@@ -183,7 +178,7 @@ class Inflating:
 
 @dataclass(frozen=True)
 class Chat:
-    """People who chat: nobody says who asks. Sessions come as a Poisson process; lengths are log-normal."""
+    """Chats of anonymous users. Sessions come as a Poisson process; lengths are log-normal."""
 
     sessions: int = 150
     between_s: float = 4.0

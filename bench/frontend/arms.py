@@ -33,7 +33,6 @@ Search = Callable[[int], Awaitable[list[Found]]]
 
 
 def searches(model: FunctionModel) -> dict[ArmName, Search]:
-    """The arms, on one model."""
     return {
         "hive": hive(model),
         "langgraph": langgraph(model, checkpointed=False),

@@ -77,17 +77,12 @@ def _stub() -> Iterator[int]:
 
 
 def _spreads(times: Mapping[str, Sequence[float]]) -> dict[str, Spread]:
-    def ratio(slower: str, faster: str) -> Spread:
-        pairs = zip(times[slower], times[faster], strict=True)
-        return Spread.of([one / other for one, other in pairs])
-
-    return {
-        **{name: Spread.of(each) for name, each in times.items()},
-        "client_raw_ratio": ratio("client_ms_per_call", "raw_ms"),
-        "client_raw_ratio_new_prompt": ratio("client_ms_per_new_prompt", "raw_ms"),
-        "client_aiohttp_ratio": ratio("client_ms_per_call", "aiohttp_ms"),
-        "client_aiohttp_ratio_new_prompt": ratio("client_ms_per_new_prompt", "aiohttp_ms"),
+    ratios = {
+        f"client_{by_hand}_ratio{suffix}": Spread.of_ratio(times[client], times[f"{by_hand}_ms"])
+        for by_hand in ("raw", "aiohttp")
+        for suffix, client in (("", "client_ms_per_call"), ("_new_prompt", "client_ms_per_new_prompt"))
     }
+    return {**{name: Spread.of(each) for name, each in times.items()}, **ratios}
 
 
 async def _ms_per_call(arm: Arm, turn: int) -> float:

@@ -69,7 +69,6 @@ class Comparison:
             raise Unequal(f"the arms found different things: {best}")
 
     def arm(self, name: ArmName) -> Arm:
-        """What is known of an arm."""
         return Arm(
             name=name,
             suspending=self.suspends,
@@ -79,12 +78,11 @@ class Comparison:
 
     def ratio(self, slower: ArmName, faster: ArmName) -> Spread:
         """Time of one arm over that of another, repeat by repeat."""
-        pairs = zip(self.seconds[slower], self.seconds[faster], strict=True)
-        return Spread.of([one / other for one, other in pairs])
+        return Spread.of_ratio(self.seconds[slower], self.seconds[faster])
 
 
 async def observed(search: Search, model: FunctionModel, seed: int) -> tuple[list[Found], list[Request]]:
-    """What a search finds, and what it asks: in the order of states and samples, whoever asked."""
+    """What a search finds, and its requests, in the order of states and samples."""
     model.calls.clear()
     found = await search(seed)
     calls = sorted(call._replace(session="") for call in model.calls)

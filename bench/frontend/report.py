@@ -39,6 +39,11 @@ class Spread(BaseModel):
             median=statistics.median(values), lowest=min(values), highest=max(values), repeats=len(values)
         )
 
+    @classmethod
+    def of_ratio(cls, slower: Sequence[float], faster: Sequence[float]) -> Spread:
+        """The spread of one measurement over another, repeat by repeat."""
+        return cls.of([one / other for one, other in zip(slower, faster, strict=True)])
+
 
 class Arm(BaseModel):
     """One way to write the search."""
@@ -112,7 +117,6 @@ class Report(HowMade):
 
     @property
     def goals(self) -> list[KeyedGoal]:
-        """The figures that have one."""
         states = f"bytes per live state ({self.memory.states:,} alive), without the user's data"
         found = [
             ("transitions_per_s", "transitions per second, one core", TRANSITIONS_PER_S),
@@ -147,7 +151,6 @@ class Report(HowMade):
 
 
 def goals_table(report: Report) -> Table:
-    """The figures against their goals."""
     cells = (
         (
             *(goal.what, f"{goal.value:,.4g}", _extent(report.spread.get(goal.key), ",.4g")),

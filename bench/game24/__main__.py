@@ -43,8 +43,6 @@ QUICK_LOTS, LOTS = 10, 20
 
 @dataclass(frozen=True)
 class Settings:
-    """What to run."""
-
     puzzles: Sequence[Puzzle]
     """In the order in which they are played."""
     players: Sequence[Player]
@@ -112,7 +110,7 @@ def _settings(run: Run) -> Settings:
     players = (Player.ROLES,) if options.quick else (Player.ROLES, Player.BASE)
     return Settings(
         puzzles=chosen,
-        # Whoever is named twice plays once.
+        # A player that is named twice plays once.
         players=[Player(name) for name in dict.fromkeys(options.players or players)],
         methods=[Method(name) for name in dict.fromkeys(options.methods or Method)],
         shape=Shape(options.branching, options.breadth, options.votes, options.temperature, options.distinct),

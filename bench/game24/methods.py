@@ -100,7 +100,6 @@ class Attempt:
 async def attempt(
     puzzle: Puzzle, method: Method, shape: Shape, player: Player, model: Client, *, seed: int
 ) -> Attempt:
-    """Try to solve a puzzle."""
     result = await arun(
         game24,
         puzzle.numbers,

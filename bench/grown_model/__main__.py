@@ -6,7 +6,6 @@ grown, too, to OUT/roles, where ``--hive-roles`` finds them. A folder that holds
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,16 +14,13 @@ import torch
 
 from bench.grown_model.folder import Plan, grow
 from bench.grown_model.geometry import PRESETS, GrowError
+from bench.harness.command import Command
 from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
 from hive.roles import ROLES, adapter
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.grown_model",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _parser() -> Command:
+    parser = Command("bench.grown_model", __doc__, json=False)
     add = parser.add_argument
     add("out", type=Path, metavar="OUT", help="folder of the large model")
     add("--preset", choices=list(PRESETS), default="llama-8b", help="(default: llama-8b)")

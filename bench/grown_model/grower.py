@@ -25,7 +25,7 @@ from torch import Tensor
 from bench.grown_model.geometry import Geometry, GrowError, check_fits
 
 Fill = Literal["copies", "zero"]
-"""What is in the weights that the small model has not: copies of it and noise that nobody reads, or zeros."""
+"""What fills the weights beyond the small model's: copies of it and noise that nothing reads, or zeros."""
 AxisName = Literal["hidden", "neurons", "kv", "heads"]
 MODULES: Final[Mapping[str, tuple[AxisName, AxisName]]] = {
     "self_attn.q_proj": ("heads", "hidden"),
@@ -116,7 +116,7 @@ class Grower:
             **self.big.as_config(),
             **layer_types,
             "rms_norm_eps": self._config["rms_norm_eps"] * self._live,
-            # Whoever reads copies reads shares of them: the head is no longer the embedding.
+            # Copies are read in shares: the head is no longer the embedding.
             "tie_word_embeddings": False,
             "dtype": str(self.dtype).removeprefix("torch."),
         }

@@ -65,7 +65,6 @@ class Client:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections."""
         if "_http" in vars(self):
             await self._http.close()
 
@@ -75,7 +74,6 @@ class Client:
             return answer.status, await answer.text()
 
     async def text(self, method: str, path: str, **options: Any) -> str:
-        """The text of an answer."""
         status, text = await self.call(method, path, **options)
         if status != 200:
             raise BenchError(f"{path}: HTTP {status}: {text[:500]}")

@@ -108,10 +108,17 @@ class Run:
 
 
 class Command(argparse.ArgumentParser):
-    """``python -m MODULE`` with ``--json FILE`` and, where there are any, ``--plots DIR`` and ``--quick``."""
+    """``python -m MODULE`` with ``--json FILE``, ``--plots DIR`` and ``--quick``, where there are such."""
 
     def __init__(
-        self, module: str, doc: str | None, *, quick: str | None = None, plots: bool = False, width: int = 180
+        self,
+        module: str,
+        doc: str | None,
+        *,
+        json: bool = True,
+        quick: str | None = None,
+        plots: bool = False,
+        width: int = 180,
     ) -> None:
         super().__init__(
             prog=f"python -m {module}",
@@ -119,7 +126,10 @@ class Command(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self.module, self.began, self.width = module, time.monotonic(), width
-        self.add_argument("--json", type=Path, required=True, metavar="FILE", help="write the report here")
+        if json:
+            self.add_argument(
+                "--json", type=Path, required=True, metavar="FILE", help="write the report here"
+            )
         if plots:
             self.option("--plots", Path, "DIR", "for the plots (default: beside FILE)")
         if quick is not None:

@@ -1,4 +1,4 @@
-"""What a server holds of its host's memory and of its device's."""
+"""The host memory and the device memory that a server holds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ServerMemory:
     """Memory of the processes of the server that listens at a URL.
 
     SGLang's scheduler and detokenizer are children of the process that listens. Of a server elsewhere, or one whose
-    processes are somebody else's, nothing is known.
+    processes belong to another user, nothing is known.
     """
 
     def __init__(self, url: str) -> None:

@@ -52,7 +52,7 @@ def started(kinds: Sequence[str], model: Path, flags: Sequence[str], cpu: bool) 
 
 
 def served_model(url: str) -> str:
-    """What a server calls its model, less the folder. Raises `BenchError` when nobody answers there."""
+    """What a server calls its model, less the folder. Raises `BenchError` when no server answers there."""
     try:
         answer = httpx.get(f"{url}/model_info", timeout=30, trust_env=False).raise_for_status()
     except httpx.HTTPError as error:

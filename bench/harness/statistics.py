@@ -82,12 +82,10 @@ def of_known(function: Callable[[list[float]], float], values: Iterable[float | 
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """Of the known values."""
     return of_known(statistics.fmean, values)
 
 
 def median(values: Iterable[float | None]) -> float | None:
-    """Of the known values."""
     return of_known(statistics.median, values)
 
 

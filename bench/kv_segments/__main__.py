@@ -226,7 +226,7 @@ def _serve_and_measure(measured: _Measured) -> None:
 
 
 def dtype_of(options: argparse.Namespace) -> str | None:
-    """What the servers are told to compute in; None where that is left to them, or they run already."""
+    """The data type that servers are set to; None where that is left to them, or they run already."""
     if options.hive_url:
         return None
     dtype: str | None = options.dtype

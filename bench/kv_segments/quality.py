@@ -103,7 +103,7 @@ class QualitySession:
             )
 
     async def _encode_blocks(self, blocks: Sequence[Block], behind: Sequence[int]) -> None:
-        """Have every block stored in every context, before anybody reads it."""
+        """Have every block stored in every context, before any reader gets it."""
         for context in self.contexts:
             for block in blocks:
                 # A producer's context is what stood before the block; the server makes the others by itself.
@@ -162,7 +162,7 @@ class QualitySession:
 
 
 def _context(block: Block, wanted: ContextName) -> ContextName:
-    """What nobody produced stands alone."""
+    """A block without a producer stands alone."""
     return "standalone" if wanted == "producer" and not block.history else wanted
 
 

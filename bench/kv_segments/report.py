@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from statistics import fmean, median
 from typing import Any, Literal
 
@@ -24,7 +25,6 @@ from bench.kv_segments.timing import (
     ttft_by_call_ms,
     ttft_s,
     ttft_with_prefill_s,
-    wall_s,
 )
 
 GOAL_TTFT: dict[WorkloadName, float] = {"iterative": 2.0, "tot": 3.5, "parallel": 6.2}
@@ -140,7 +140,7 @@ class Report(HowMade):
     hidden: int | None
     """Of the model, by its configuration."""
     dtype: str | None
-    """That the server was told to compute in; None for the model's own, or a server that ran already."""
+    """The data type the server was set to; None for the model's own, or a server that ran already."""
     seed: int
     speed: SpeedSetting | None
     quality: QualitySetting | None
@@ -174,7 +174,11 @@ def _speed_row(mine: Sequence[Turn], base: Sequence[Turn]) -> Row:
     segments = first.arm == "choreographed"
     kv = kv_total(mine)
     figures: dict[str, Any] = {}
-    for name, measure in (("ttft", ttft_s), ("e2e", wall_s), ("ttft_with_prefill", ttft_with_prefill_s)):
+    for name, measure in (
+        ("ttft", ttft_s),
+        ("e2e", attrgetter("wall_s")),
+        ("ttft_with_prefill", ttft_with_prefill_s),
+    ):
         values = by_problem(mine, measure)
         each = ratios(by_problem(base, measure), values)
         figures[f"{name}_ratio"] = median(each) if each else None
@@ -204,7 +208,6 @@ def _speed_row(mine: Sequence[Turn], base: Sequence[Turn]) -> Row:
 
 
 def quality_rows(readings: Mapping[Setup, Sequence[Reading]]) -> list[Row]:
-    """One for each setup."""
     return [_quality_row(setup, some) for setup, some in readings.items()]
 
 
@@ -319,7 +322,6 @@ def _name(row: Row | None) -> str | None:
 
 
 def speed_table(report: Report) -> Table:
-    """Part A, workload by workload."""
     cells = (
         (
             *(row.workload, row.arm, row.corrector or "-"),
@@ -342,7 +344,6 @@ def speed_table(report: Report) -> Table:
 
 
 def quality_table(report: Report) -> Table:
-    """Part B, setup by setup."""
     cells = (
         (
             *(row.arm, row.context or "-", row.corrector or "-"),
@@ -374,7 +375,6 @@ def quality_table(report: Report) -> Table:
 
 
 def goal_lines(report: Report) -> list[str]:
-    """The goals, a sentence each."""
     lines: list[str] = []
     for goal in report.goals:
         sign = ">=" if goal.better == "higher" else "<="

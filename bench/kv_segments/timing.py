@@ -35,11 +35,6 @@ def ttft_with_prefill_s(turn: Turn) -> float:
     return ttft_s(turn) + whole / len(_decodes(turn))
 
 
-def wall_s(turn: Turn) -> float:
-    """Of the whole workflow."""
-    return turn.wall_s
-
-
 def by_problem(turns: Sequence[Turn], measure: Measure) -> dict[int, float]:
     """Problem to the median of its repetitions."""
     values: dict[int, list[float]] = {}

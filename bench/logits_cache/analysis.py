@@ -233,7 +233,6 @@ def overhead(
     recording: Sequence[Timing],
     variant: Variant,
 ) -> Overhead:
-    """Compare the three arms."""
     stock_tps, off_tps, recording_tps = (
         median((timing.tokens - 1) / (timing.latency_s - timing.ttft_s) for timing in timings)
         for timings in (stock, off, recording)

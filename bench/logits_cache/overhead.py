@@ -50,7 +50,7 @@ async def measure_overhead(
         states = prompts.unseen[number * concurrency : (number + 1) * concurrency]
         if len(states) < concurrency:
             raise BenchError(f"{len(prompts.unseen)} unseen prompts are too few: ask for less concurrency")
-        # Without this, whoever of the two arms of one server comes second finds the prompt's KV there.
+        # Without this, the second of the two arms of one server would find the prompt's KV there.
         # It records nothing.
         for arm in arms[:2]:
             await _together(arm, replace(block, max_tokens=1), states, prompts.has_text, variant)

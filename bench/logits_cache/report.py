@@ -108,7 +108,6 @@ class Report(HowMade):
 
 
 def rows_of(result: BlockResult) -> list[Row]:
-    """One row per arm."""
     block, base = result.block, result.samples["off"]
     stock = result.samples.get("stock")
     greedy = block.temperature == 0

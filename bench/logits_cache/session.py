@@ -48,8 +48,6 @@ MICRO_HEADLINE = 0.7
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run was asked for."""
-
     command: str
     model: str
     vocabulary: int

@@ -60,7 +60,6 @@ class Case(NamedTuple):
 
 
 def cases(at_once: Sequence[int]) -> list[Case]:
-    """All of them."""
     return [Case(new, together) for together in at_once for new in NEW_TOKENS]
 
 

@@ -41,11 +41,11 @@ DRAWS: Final[Mapping[DrawName, Mapping[str, float]]] = {
     "top_p": {"top_p": 0.95},
     "top_k": {"top_k": 50},
 }
-"""What requests say of drawing, beside the temperature."""
+"""Sampling parameters, beside the temperature."""
 
 
 class Variant(NamedTuple):
-    """Who draws, and how."""
+    """How samples are drawn, and by which model."""
 
     draw: DrawName = "plain"
     adapter: str | None = None

@@ -31,12 +31,10 @@ PER_REQUEST: frozenset[Figure] = frozenset({"step_p50_ms", "prompt_tokens_per_re
 
 
 def wall_s(turns: Sequence[Turn]) -> float:
-    """Seconds of all turns."""
     return sum(turn.wall_s for turn in turns)
 
 
 def solved(turns: Sequence[Turn]) -> int:
-    """Tasks solved in all turns."""
     return sum(turn.score.solved for turn in turns)
 
 
@@ -89,7 +87,6 @@ class Ratio(BaseModel):
 
 
 def ratio(ours: Sequence[Turn], other: Sequence[Turn], what: Figure) -> float | None:
-    """Ours over the other's."""
     above, below = figure(ours, what), figure(other, what)
     return None if above is None or not below else above / below
 

@@ -36,12 +36,12 @@ SERVERS: Final[Mapping[ArmName, Kind]] = {
     "asyncio_on_hive": "hive",
     "langgraph_on_hive": "hive",
 }
-"""Whom an arm asks.
+"""The server of an arm.
 
 `hive`, `stock` and `ngram` are the same program, written with Hive's frontend; `hive_distinct` draws proposals without
 replacement, which no other server can. `asyncio`, `langgraph` and `n_k` are written
 by hand: what a user of SGLang has without Hive; `n_k` asks for all samples of a state in one request. `..._on_hive` are
-programs by hand, whose requests say nothing of who asks, on Hive's server.
+programs by hand, whose requests are anonymous, on Hive's server.
 """
 OPTIONAL: Final[frozenset[ArmName]] = frozenset({"asyncio_on_hive", "langgraph_on_hive"})
 """Not measured unless asked for: neither peers, nor what users of Hive would do."""

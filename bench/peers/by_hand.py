@@ -26,13 +26,11 @@ _WORDS = Sampling(choices=tuple(prompts.WORTH)).grammar
 
 
 def proposal(numbers: Numbers, temperature: float) -> Question:
-    """What the proposer is asked."""
     settings = {"temperature": temperature, "stop": ["="], "max_new_tokens": 32, "regex": step_regex(numbers)}
     return Question(prompts.propose_role(numbers), settings, PROPOSER)
 
 
 def judgement(numbers: Numbers) -> Question:
-    """What the valuer is asked."""
     settings: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 8, "regex": _WORDS}
     return Question(prompts.value_role(numbers), settings, VALUER)
 
@@ -47,7 +45,6 @@ class Thought(NamedTuple):
 
 
 def root(numbers: Numbers) -> Thought:
-    """Where a search begins."""
     return Thought((0,), numbers)
 
 

@@ -118,10 +118,6 @@ def row_of(workload: WorkloadName, arm: ArmName, turns: Sequence[Turn]) -> Row:
     computed = [turn.computed for turn in turns if turn.computed is not None]
     # What only some turns counted would pass for that of all.
     total: Counters | None = reduce(add, computed) if len(computed) == len(turns) else None
-    tasks_per_minute = figure(turns, "tasks_per_minute")
-    solved_per_minute = figure(turns, "solved_per_minute")
-    assert tasks_per_minute is not None
-    assert solved_per_minute is not None
     requests = sum(len(turn.steps.latencies_s) for turn in turns)
     return Row(
         workload=workload,
@@ -129,8 +125,8 @@ def row_of(workload: WorkloadName, arm: ArmName, turns: Sequence[Turn]) -> Row:
         tasks=sum(turn.score.tasks for turn in turns),
         solved=solved(turns),
         wall_s=wall_s(turns),
-        tasks_per_minute=tasks_per_minute,
-        solved_per_minute=solved_per_minute,
+        tasks_per_minute=figure(turns, "tasks_per_minute") or 0.0,
+        solved_per_minute=figure(turns, "solved_per_minute") or 0.0,
         tasks_per_minute_median=median(60 * turn.score.tasks / turn.wall_s for turn in turns),
         solved_per_minute_median=median(60 * turn.score.solved / turn.wall_s for turn in turns),
         requests=requests,

@@ -52,7 +52,7 @@ def gpu_defaults(flags: Sequence[str], model: Path) -> list[str]:
 def running(
     wanted: Sequence[Wanted], model: Path, on_cpu: bool
 ) -> Iterator[tuple[Mapping[Kind, str], Mapping[Kind, ServerDied]]]:
-    """URLs of servers, which end with the context, and what became of those that did not come up.
+    """URLs of servers, which end with the context, and the errors of those that did not come up.
 
     On a CPU they start one after the other: two that import at the same time take longer than that on a small
     machine. Beside a GPU, where there are cores, they all start at once.

@@ -38,8 +38,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Settings:
-    """What to run."""
-
     shape: Shape
     puzzles: int
     at_once: int
@@ -185,7 +183,6 @@ class Session:
         ]
 
     def ratios(self, command: str) -> list[Ratio]:
-        """Hive over others."""
         return [each for workload, turns in self.turns.items() for each in ratios(workload, turns, command)]
 
 

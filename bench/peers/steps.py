@@ -22,7 +22,6 @@ class Steps:
     """Output tokens that a cache served."""
 
     def add(self, latency_s: float, generated: int, replayed: int) -> None:
-        """Count a step."""
         self.latencies_s.append(latency_s)
         self.generated += generated
         self.replayed += replayed

@@ -86,7 +86,7 @@ Tasks = Game | Repairs
 
 @dataclass(frozen=True)
 class Turn:
-    """What an arm made of a block."""
+    """The outcome of a block for an arm."""
 
     arm: ArmName
     block: int
@@ -130,7 +130,6 @@ async def take_turn(arm: ArmName, worker: Worker, server: Server, tasks: Tasks, 
 
 
 async def work(worker: Worker, tasks: Tasks) -> Score:
-    """Do the tasks."""
     if isinstance(tasks, Game):
         return await _play(worker, tasks)
     scores = await together(

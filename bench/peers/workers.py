@@ -19,11 +19,11 @@ from examples.rtl_repair.bugs import Bug
 from hive import Client, HttpClient
 
 PATIENCE_S = 180.0
-"""After which an answer of a peer's server is given up, and so is the arm: it shall not keep the others waiting."""
+"""How long an answer of a peer's server may take before the arm is given up, so that the others need not wait."""
 
 
 class Score(NamedTuple):
-    """What came of some tasks."""
+    """The outcome of some tasks."""
 
     tasks: int
     solved: int
@@ -78,7 +78,7 @@ class FrontendWorker(Worker):
 class HandWorker(Worker):
     """The game on asyncio; `together` asks for samples of one state in one request."""
 
-    def __init__(self, url: str, shape: Shape, *, together: bool) -> None:
+    def __init__(self, url: str, shape: Shape, *, together: bool = False) -> None:
         super().__init__()
         self._client = SglangClient(url, self.steps)
         self._draw: Draw = self._client.draw_together if together else self._client.draw_singly
@@ -91,31 +91,27 @@ class HandWorker(Worker):
         await self._client.aclose()
 
 
-class LangGraphWorker(Worker):
+class LangGraphWorker(HandWorker):
     """Tree of Thoughts on LangGraph."""
 
     def __init__(self, url: str, shape: Shape) -> None:
         # Not installed with Hive, and needed by nothing else.
         from bench.peers.on_langgraph import tree_of_thoughts
 
-        super().__init__()
-        self._client = SglangClient(url, self.steps)
-        self._search = tree_of_thoughts(self._client.draw_singly, shape)
+        super().__init__(url, shape)
+        self._search = tree_of_thoughts(self._draw, shape)
 
     async def play(self, puzzle: Puzzle, method: Method, seed: int) -> bool:
         if method is not Method.TOT:
             raise ValueError(f"{method} is not written on LangGraph")
         return await self._search(puzzle.numbers, seed)
 
-    async def aclose(self) -> None:
-        await self._client.aclose()
-
 
 def worker(arm: ArmName, url: str, shape: Shape) -> Worker:
     """The worker of an arm, on its server."""
     match arm:
         case "asyncio" | "asyncio_on_hive":
-            return HandWorker(url, shape, together=False)
+            return HandWorker(url, shape)
         case "n_k":
             return HandWorker(url, shape, together=True)
         case "langgraph" | "langgraph_on_hive":

@@ -70,7 +70,6 @@ class Player(StrEnum):
     """The Patcher has the adapter `patcher`."""
 
     def at_server(self, url: str, tenant: str | None = None) -> Client:
-        """The player at a server."""
         others = HttpClient(url, tenant=tenant)
         if self is Player.BASE:
             return others
@@ -83,8 +82,6 @@ class Player(StrEnum):
 
 @dataclass(frozen=True)
 class Settings:
-    """What to run."""
-
     bugs: int
     players: Sequence[Player]
     methods: Sequence[Method]
@@ -162,7 +159,7 @@ def _settings(run: Run) -> Settings:
     methods = QUICK_METHODS if quick else Method
     return Settings(
         bugs=options.bugs or (QUICK_BUGS if quick else BUGS),
-        # Whoever is named twice plays once.
+        # A player that is named twice plays once.
         players=[Player(name) for name in dict.fromkeys(options.players or players)],
         methods=[Method(name) for name in dict.fromkeys(options.methods or methods)],
         shape=Shape(

@@ -84,7 +84,6 @@ class Soak:
     def report(self, run: Run, problems: list[str], counters: dict[str, Any]) -> Report:
         """All of it in figures."""
         kinds, examples = counted(self.outcomes)
-        drift = drifts(self.outcomes, self.memory, self.began, self.ended)
         return Report(
             **{**run.how_made(), "seconds": round(self.ended - self.began, 1)},
             concurrency=self.concurrency,
@@ -94,10 +93,7 @@ class Soak:
             error_examples=examples,
             problems=problems,
             by_kind=kinds,
-            rss_drift=drift.rss,
-            p50_drift=drift.p50,
-            p99_drift=drift.p99,
-            hit_ratio_drift=drift.hit_ratio,
+            **drifts(self.outcomes, self.memory, self.began, self.ended),
             windows=windows(self.outcomes, self.memory, self.began, self.ended),
             logits_cache=counters,
         )

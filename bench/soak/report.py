@@ -33,8 +33,6 @@ class Memory:
 
 
 class Window(BaseModel):
-    """One part of the run."""
-
     from_s: float
     to_s: float
     requests: int
@@ -104,18 +102,10 @@ def window_of(
     )
 
 
-@dataclass(frozen=True)
-class Drifts:
-    """See :class:`Report`."""
-
-    rss: float | None
-    p50: float | None
-    p99: float | None
-    hit_ratio: float | None
-
-
-def drifts(outcomes: Sequence[Outcome], memory: Sequence[Memory], began: float, ended: float) -> Drifts:
-    """The last quarter of a run against its second one."""
+def drifts(
+    outcomes: Sequence[Outcome], memory: Sequence[Memory], began: float, ended: float
+) -> dict[str, float | None]:
+    """The last quarter of a run against its second one: the fields of `Report` whose names end in drift."""
     quarter = (ended - began) / 4
     second = window_of(outcomes, memory, began, began + quarter, began + 2 * quarter)
     last = window_of(outcomes, memory, began, began + 3 * quarter, math.inf)
@@ -125,12 +115,12 @@ def drifts(outcomes: Sequence[Outcome], memory: Sequence[Memory], began: float, 
         return None if not one or other is None else (other - one) / one
 
     ratios = second.hit_ratio, last.hit_ratio
-    return Drifts(
-        rss=relative(lambda window: window.rss_bytes),
-        p50=relative(lambda window: window.p50_s),
-        p99=relative(lambda window: window.p99_s),
-        hit_ratio=None if ratios[0] is None or ratios[1] is None else ratios[1] - ratios[0],
-    )
+    return {
+        "rss_drift": relative(lambda window: window.rss_bytes),
+        "p50_drift": relative(lambda window: window.p50_s),
+        "p99_drift": relative(lambda window: window.p99_s),
+        "hit_ratio_drift": None if ratios[0] is None or ratios[1] is None else ratios[1] - ratios[0],
+    }
 
 
 def windows(

@@ -27,7 +27,7 @@ class PrefixTree:
         prompts = [_array(request.prompt) for request in trace.requests]
         kept = [_array(request.kept) for request in trace.requests]
         for prompt, whole in zip(prompts, kept, strict=True):
-            # Not the whole alone: nodes shall end where the prompt does, and before its last token.
+            # Not only the whole: nodes have to end where the prompt does, and before its last token.
             root.insert(prompt[:-1])
             root.insert(prompt)
             root.insert(whole)

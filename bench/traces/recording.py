@@ -42,7 +42,7 @@ class RecordingModel(ForwardingModel):
 
     A request starts when it is handed on and finishes when its answer is there; that is the order in which this
     process saw it, which the server may have seen a few milliseconds apart. Calls that were abandoned or failed are
-    left out. The other model has to tell tokens: an `HttpClient` of a Hive server does, for dialogues.
+    left out. The other model has to report token ids: an `HttpClient` of a Hive server does, for dialogues.
     """
 
     def __init__(self, model: Client) -> None:
@@ -76,7 +76,6 @@ class RecordingModel(ForwardingModel):
         await super().end_session(session)
 
     def trace(self) -> Trace:
-        """Everything so far."""
         index = {number: place for place, number in enumerate(sorted(self._requests))}
         events: list[Event] = []
         for event in self._events:
@@ -87,12 +86,11 @@ class RecordingModel(ForwardingModel):
         return Trace([self._requests[number] for number in index], events)
 
     def _name_of(self, session: str) -> str:
-        # Names of their own are random: a file shall not tell more than who asked together.
+        # Real names are random: the file only says which requests belong together.
         return self._sessions.setdefault(session, f"s{len(self._sessions)}")
 
 
 def save_trace(trace: Trace, path: Path) -> None:
-    """Write a trace to a file."""
     requests = []
     for number, request in enumerate(trace.requests):
         of, take = _nearest(trace.requests, number)
@@ -141,7 +139,7 @@ def _nearest(requests: Sequence[Request], number: int) -> tuple[int, int]:
     best, most = 0, 0
     for earlier in range(max(0, number - _WINDOW), number):
         whole = requests[earlier].prompt + requests[earlier].output
-        # Whoever does not share more than the best one so far need not be looked at closely.
+        # A request that shares no more than the best one so far need not be compared in full.
         if whole[: most + 1] == prompt[: most + 1] and (shared := _shared(whole, prompt)) > most:
             best, most = earlier, shared
     return best, most

@@ -14,7 +14,7 @@ HOT_AGENTS = ("Patcher", "Viewer", "Decision")
 
 
 class Request(NamedTuple):
-    """A request, whoever made it."""
+    """A request of an agent, or an anonymous one."""
 
     agent: str | None
     session: str | None

@@ -1,14 +1,14 @@
 """A Llama under choreographed attention, as one differentiable computation of all messages of some workflows.
 
 A message is encoded once, by the call that makes it: its tokens see those of its parents and its own earlier ones.
-Whoever has it for a parent sees its keys and values as they are, the keys rotated to where the message stands in that
+A call that has it for a parent sees its keys and values unchanged, the keys rotated to where the message stands in that
 call (Prompt Choreography, sections 2.3 and 2.4). At each layer the keys of a message follow from its own hidden states
 below that layer, so all messages go through the layers together, whatever their order, and a gradient flows back
 through every prefill and every decode that a message saw. It follows the same arithmetic as a server that makes one
 message after the other; the outputs of the decodes are given (teacher forcing).
 
 Keys are kept as they are before any rotation, and rotated once to each position that they are read at, which is what
-rotating them to the position they were made at, and from there by the difference, comes to.
+equal to rotating them to the position they were made at, and from there by the difference.
 """
 
 from __future__ import annotations

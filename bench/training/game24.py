@@ -23,7 +23,7 @@ from examples.game24.rules import Numbers, Step, is_solved, legal_steps, numbers
 
 HOPELESS: Final = "impossible"
 BY_HEART: Final = 4
-"""How often the proposer is told of a position with less than four numbers, for each time of a puzzle."""
+"""Lessons for the proposer on each position with less than four numbers, for each lesson on a puzzle."""
 _AT_ONCE: Final = 256
 """Positions that one process looks at before it is handed more."""
 HOPELESS_EACH: Final = 8

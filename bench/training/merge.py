@@ -6,13 +6,13 @@ A model folder for any engine, with or without LoRA: it plays one role, at no co
 
 from __future__ import annotations
 
-import argparse
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from bench.harness.command import Command
 from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
 from hive.roles import ROLES, adapter
 
@@ -33,11 +33,7 @@ def merge(base: Path, adapter: Path, out: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.training.merge",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Command("bench.training.merge", __doc__, json=False)
     parser.add_argument("--role", choices=ROLES, required=True)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     options = parser.parse_args(argv)

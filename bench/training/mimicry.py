@@ -29,7 +29,7 @@ from bench.training.traces import Trace, read_whole, size_of
 
 @dataclass(frozen=True)
 class Likeness:
-    """How near a model comes to what made the traces: means over the tokens of their outputs."""
+    """How close a model is to the one that made the traces: means over the tokens of their outputs."""
 
     nats: float
     """Log-loss of the output tokens."""
@@ -47,7 +47,7 @@ class Fidelity:
     tokens: int
     """Of the outputs."""
     baseline_nats: float
-    """Log-loss of the model that made the traces, reading whole prompts: what nobody can be better at but by chance."""
+    """Log-loss of the model that made the traces, reading whole prompts: the best that can be expected."""
     choreographed: Likeness
     exact: Likeness
     """The model itself, adapter and all, when it reads whole prompts: what learning the one did to the other."""

@@ -2,7 +2,7 @@
 
 A lesson is a dialogue, word for word the one that `examples.rtl_repair.agents.patcher` would have had: about
 a bug of `rtl_bugs`, with or without reports of the others, and after none or some patches that were undone. Both of
-the Patcher's questions about a source are taught in one dialogue, as the second goes on from the first. Nothing is
+the Patcher's questions about a source are taught in one dialogue, as the second follows from the first. Nothing is
 taught where a wrong line was chosen: no text would be right there.
 
 Every third design by name, from the second on, is held out: nothing is taught about it. Neither are the bugs of
@@ -99,7 +99,7 @@ def asked(each: int, rng: random.Random) -> tuple[list[Studied], list[Studied]]:
 
 
 def lessons(bugs: Iterable[Studied], chat: Chat, times: int, rng: random.Random) -> list[Example]:
-    """Lessons on each bug, told so many times in other words."""
+    """Lessons on each bug, each phrased in so many ways."""
     names = taught_names()
     examples = []
     for studied in bugs:

@@ -8,12 +8,11 @@ how the testbench took them: a Patcher reads of such in its dialogue. They are d
 bug has of its own, so any part of the file can be made again alone.
 
 Beside the bugs there is what the embedded model said as Viewer and as Summary in the sessions that are recorded for
-the eviction bench: what a Patcher is told by its team.
+the eviction bench: the reports that a Patcher gets from its team.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import lzma
@@ -24,6 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from bench.harness.command import Command
 from examples.rtl_repair import prompts
 from examples.rtl_repair.bugs import Bug, candidates, is_verified
 from examples.rtl_repair.designs import Design, all_designs, design
@@ -52,7 +52,6 @@ class Studied:
 
     @property
     def repair(self) -> Edit:
-        """What undoes the bug."""
         return Edit(self.bug.line, self.bug.original)
 
 
@@ -121,7 +120,7 @@ def heard() -> dict[str, list[str]]:
         for request in load_trace(FOLDER / name).requests:
             if request.agent in said:
                 text = tokenizer.decode(request.output.tolist(), skip_special_tokens=True).strip()
-                # The Viewer also answers with the name of a signal, which nobody is told.
+                # The Viewer also answers with the name of a signal, which no agent is told.
                 if " " in text:
                     said[request.agent][text] = None
     return {who: list(texts) for who, texts in said.items()}
@@ -171,11 +170,7 @@ def _simulation(entry: dict[str, Any]) -> Simulation:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.training.rtl_bugs",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Command("bench.training.rtl_bugs", __doc__, json=False)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     options = parser.parse_args(argv)
     studied: list[Studied] = []

@@ -132,7 +132,7 @@ def opening(text: str) -> str:
 
 
 def turn(role: str, text: str) -> str:
-    """A further turn, which closes the one before it; a header if the text is where the model is to go on."""
+    """A further turn, which closes the one before it; a header if the model continues the text."""
     return f"<|im_end|>\n<|im_start|>{role}\n{text}"
 
 

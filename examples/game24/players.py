@@ -1,4 +1,4 @@
-"""Who plays: the model with prompts that explain the game, or with the adapters that were trained for it."""
+"""The players: the model with prompts that explain the game, or with the adapters that were trained for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Player(StrEnum):
         return prompts.propose_role(numbers) if self is Player.ROLES else prompts.propose(numbers)
 
     def judge(self, numbers: Numbers) -> str | list[tuple[str, str]]:
-        """A text to go on with, or a chat, whose next word says what `numbers` are worth."""
+        """A text to continue, or a chat, whose next word says what `numbers` are worth."""
         return prompts.value_role(numbers) if self is Player.ROLES else prompts.value(numbers)
 
 

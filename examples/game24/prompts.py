@@ -1,6 +1,6 @@
-"""What the models are asked, and how their answers count.
+"""The prompts of the models, and what their answers count.
 
-The proposer goes on with a plain list of positions and steps: short, since every search begins by reading it.
+The proposer continues a plain list of positions and steps: short, since every search begins by reading it.
 The valuer continues a chat of judged positions. Among the forms tried on the embedded model no other told solvable
 from hopeless positions clearly better, and this one is hardly better than guessing: on two samples of positions
 with two or three numbers the areas under the curve were 0.58 to 0.69, where 0.5 is a coin.

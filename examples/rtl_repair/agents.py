@@ -3,7 +3,7 @@
 `decision` leads: it keeps one dialogue for all of a session and chooses what comes next. `viewer` looks at waveforms,
 `searcher` reads, `summary` condenses what is too long for the others, and `patcher` changes a line at a time. The
 testbench decides what a patch was worth. None of them knows of a search; where there is one, it branches at the state
-`patch` of `decision`, and every branch goes on with a `patcher` of its own.
+`patch` of `decision`, and every branch has a `patcher` of its own.
 
 Patches are held to the `replacements` of real lines: first the number of a line is chosen, then its text. What was
 tried and undone is not offered again. So even a very small model writes patches that compile, and so does chance:
@@ -56,14 +56,14 @@ class Rules:
     lookups: int = 2
     """Looks at things before each patch, at the most; with 0 Decision has nothing to choose and is not asked."""
     keep_going: bool = False
-    """Whether to go on with the next bug, after a repair or when one is given up, until the patches are used up."""
+    """Whether to continue with the next bug, after a repair or when one is given up, until the patches are used up."""
     turns: int = 12
     """Turns of Decision's dialogue, after which Summary condenses it."""
 
 
 @dataclass
 class Outcome:
-    """What came of a session."""
+    """The outcome of a session."""
 
     repairs: dict[int, list[Edit]] = field(default_factory=dict)
     """The edits, in order, of each bug that was repaired, by its place among the bugs."""
@@ -83,7 +83,7 @@ class Assignment:
     notes: list[str]
     """What was found out since the last patch."""
     undone: str | None
-    """What became of the last patch, if it was undone."""
+    """How the last patch ended, if it was undone."""
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Case:
     tried: list[Edit] = field(default_factory=list)
     """Patches of this source that were undone."""
     undone: str | None = None
-    """What became of the last patch, if it was undone."""
+    """How the last patch ended, if it was undone."""
     patches: int = 0
 
     def untried(self) -> dict[int, list[str]]:
@@ -110,7 +110,7 @@ class Case:
         return {number: texts for number, texts in left.items() if texts}
 
     def settle(self, edit: Edit, source: str, result: Simulation) -> str:
-        """Keep a patch that made things better, or undo it; says what became of it.
+        """Keep a patch that made things better, or undo it; returns how it ended, in a sentence.
 
         A patch that changes nothing is undone, too: kept, it would stand in the way of the one that repairs.
         """
@@ -137,7 +137,7 @@ async def decision(design: Shared[Design], bugs: Shared[Sequence[Bug]], rules: R
     """Repair the first of some bugs of a design, or fail; with `keep_going`, as many as there are patches for."""
     talk = Dialogue(system=prompts.DECISION)
     outcome = Outcome()
-    # How the last bug ended: it is told together with the next one, for turns of user and model alternate.
+    # How the last bug ended: Decision learns of it together with the next one, for turns of user and model alternate.
     ended: str | None = None
     for place, bug in enumerate(bugs):
         outcome.bugs += 1
@@ -191,7 +191,7 @@ async def decision(design: Shared[Design], bugs: Shared[Sequence[Bug]], rules: R
 
 
 def offered(rules: Rules, case: Case, reports: dict[str, str]) -> list[str]:
-    """The actions among which Decision may choose. Nobody patches before the Viewer has looked, if anybody may look.
+    """The actions among which Decision may choose. Where looks are allowed, the Viewer looks before any patch.
 
     A small model would stop looking as soon as its dialogue holds some patches.
     """
@@ -204,7 +204,7 @@ def offered(rules: Rules, case: Case, reports: dict[str, str]) -> list[str]:
 
 
 async def look(action: str, design: Design, case: Case) -> str:
-    """Have somebody look at something, and report."""
+    """The report of a member of the team, or of the linter."""
     if action == VIEW:
         return await viewer(design, case.source, case.result)
     if action == LINT:

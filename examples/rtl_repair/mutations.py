@@ -129,7 +129,7 @@ def wrong_width(line: Line) -> Iterator[str]:
         middle = next(at for at in range(start, end) if line.tokens[at].text in (":", "+:", "-:"))
         for first, last in ((start + 1, middle), (middle + 1, end)):
             bound = line.text(first, last)
-            # Nobody declares a vector that ends at 1, or a memory that begins there.
+            # No vector is declared to end at 1, and no memory to begin there.
             if is_declared and bound == "0" and line.text(start + 1, end) != "0:0":
                 continue
             for other in _other_bounds(bound):
@@ -316,7 +316,7 @@ BREAKING: Final[tuple[tuple[str, Rule], ...]] = (
 """What breaks a line, with the kind of bug that it makes."""
 
 MENDING_FIRST: Final[tuple[Rule, ...]] = (found_condition, found_reset, complete_sensitivity)
-"""What mends a line that hardly anybody would have written on purpose, such as `if (1'b1)` or `x <= x`."""
+"""What mends a line that is hardly ever written on purpose, such as `if (1'b1)` or `x <= x`."""
 
 MENDING: Final[tuple[Rule, ...]] = (
     *(wrong_operator, off_by_one, swapped_branch, swapped_operands, blocking_assignment, wrong_width),

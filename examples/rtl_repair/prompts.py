@@ -1,4 +1,4 @@
-"""What the agents are told.
+"""The prompts of the agents.
 
 System prompts are the same in every session, so that all sessions share their beginning in the server's caches.
 Viewer and Patcher have one in common and then read the same listing of the source: what one of them has read, the
@@ -148,7 +148,7 @@ def observed(who: str, report: str) -> str:
 
 
 def patched(edit: Edit, before: str, after: Simulation, *, kept: bool) -> str:
-    """What became of a patch of a line that read `before`."""
+    """How a patch ended, of a line that read `before`."""
     return (
         f"Line {edit.line} was `{before}` and now reads `{edit.text}`. {outcome(after)} "
         f"The patch is {'kept' if kept else 'undone'}."
@@ -156,7 +156,7 @@ def patched(edit: Edit, before: str, after: Simulation, *, kept: bool) -> str:
 
 
 def after_patch(patch: str) -> str:
-    """The same for Decision, who has to go on."""
+    """The same for Decision, which has to continue."""
     return f"{patch}\n\n{_CHOOSE}"
 
 
@@ -166,7 +166,7 @@ def lint_report(warnings: Sequence[LintWarning]) -> str:
 
 
 def transcript(messages: Sequence[Message], news: str) -> str:
-    """What was said in a dialogue of Decision's, and what it would be told next, for Summary."""
+    """What was said in a dialogue of Decision's, and its next message, for Summary."""
     said = [
         f"{'Leader' if message.role == 'assistant' else 'Team'}: {message.content.removesuffix(_CHOOSE).strip()}"
         for message in messages
@@ -176,7 +176,7 @@ def transcript(messages: Sequence[Message], news: str) -> str:
 
 
 def resumed(design: Design, minutes: str, simulation: Simulation) -> str:
-    """What Decision goes on from when its dialogue was condensed."""
+    """How Decision resumes when its dialogue was condensed."""
     return (
         f"{_specified(design)}\n\nSo far: {minutes.strip()}\n\n"
         f"The testbench says: {outcome(simulation)}\n\n{_CHOOSE}"
@@ -191,7 +191,7 @@ def _specified(design: Design) -> str:
 
 
 def listing(source: str) -> str:
-    """The source with numbers of lines. What Viewer and Patcher are told begins with it."""
+    """The source with numbers of lines. The prompts of Viewer and Patcher begin with it."""
     lines = enumerate(source.splitlines(), start=1)
     return "The source:\n" + "\n".join(f"{number}: {line}" for number, line in lines)
 

@@ -79,7 +79,7 @@ _slots: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]] =
 async def simulate(source: str, testbench: str, *, vcd: bool = False, timeout_s: float = 10.0) -> Simulation:
     """Compile a design with its testbench and run it; at most as many at once as there are processors.
 
-    Whatever the design does is told in the result: an endless loop or a crash is a failure with a line in the log.
+    The result says whatever the design does: an endless loop or a crash is a failure with a line in the log.
     Equal calls are answered from a cache. Raises `ToolsMissing` without Icarus Verilog.
     """
     require_tools("iverilog", "vvp")

@@ -18,7 +18,7 @@ _SATURATION: Final = 1.2
 _LENGTH: Final = 0.4
 """BM25's b: how much long paragraphs are held against them."""
 _MOST_LINES: Final = 24
-"""Longer paragraphs are cut: code may go on without a blank line."""
+"""Longer paragraphs are cut: code may have no blank line."""
 
 _WORD: Final = re.compile(r"[A-Za-z]+|\d+")
 

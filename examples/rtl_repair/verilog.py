@@ -273,7 +273,7 @@ def _scopes(codes: list[str]) -> list[Scope]:
         if code.startswith("module"):
             module = scope = Scope()
         if code.startswith("function"):
-            # A function sees the module, but what it declares is seen by nobody else.
+            # A function sees the module, but its declarations are its own.
             scope = Scope(
                 dict(module.signals), module.parameters, module.states, module.clocks, module.assigned
             )

@@ -21,7 +21,6 @@ from bench.kv_segments.timing import (
     ttft_by_call_ms,
     ttft_s,
     ttft_with_prefill_s,
-    wall_s,
 )
 from tests.bench.kv_segments_server import StandIn
 
@@ -70,7 +69,7 @@ def test_a_workflow_s_time_is_the_mean_over_its_decode_calls() -> None:
     # Both prefills took 0.8 s together, as they overlap.
     assert ttft_with_prefill_s(each) == pytest.approx(0.2 + 0.8 / 2)
     assert ttft_with_prefill_s(turn("naive", 0, [0.1, 0.3])) == pytest.approx(0.2)
-    assert wall_s(each) == 5.0
+    assert each.wall_s == 5.0
     assert ttft_by_call_ms([each, turn("naive", 1, [0.3, 0.5])]) == pytest.approx(
         {"call 0": 200.0, "call 1": 400.0}
     )
