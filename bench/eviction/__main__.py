@@ -17,7 +17,6 @@ from typing import NamedTuple
 from bench.eviction.cost import CostRow, measure_cost
 from bench.eviction.policies import CLAIRVOYANT, MAIN_POLICIES, POLICIES
 from bench.eviction.pool_replay import Leak
-from bench.eviction.recordings import recorded
 from bench.eviction.report import (
     BASELINE,
     POLICY,
@@ -31,7 +30,7 @@ from bench.eviction.report import (
     score_trace,
     server_table,
 )
-from bench.eviction.scenarios import SCENARIOS, Replayed, Scenario, Work, replayed
+from bench.eviction.scenarios import SCENARIOS, Replayed, Scenario, Work, recorded, replayed
 from bench.eviction.schedule import PoolTooSmall
 from bench.eviction.servers import bounds_of, rows_and_goals, run_servers
 from bench.harness.client import BenchError
@@ -83,7 +82,7 @@ def _parser() -> Command:
     about = "further flags of the servers, in one word: '--model-path ...' (default: the embedded model)"
     option("--server-flags", shlex.split, "FLAGS", about, default=[])
     option("--repeats", positive, "N", "servers for each policy (default: 2, quick: 1)")
-    option("--workers", positive, "N", "processes (default: 2)", default=2)
+    option("--workers", positive, "N", "processes", default=2)
     return parser
 
 

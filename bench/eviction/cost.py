@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from pydantic import BaseModel
 
@@ -91,10 +91,7 @@ def _requests(count: int) -> tuple[Trace, Sequence[Event]]:
         )
         for number in range(count)
     ]
-    return Trace(requests, events := list(_one_after_another(count))), events
-
-
-def _one_after_another(count: int) -> Iterator[Event]:
+    events: list[Event] = []
     for number in range(count):
-        yield ("start", number)
-        yield ("finish", number)
+        events += [("start", number), ("finish", number)]
+    return Trace(requests, events), events

@@ -17,10 +17,13 @@ from bench.eviction.policies import CLAIRVOYANT, POLICIES, Policy
 from bench.eviction.pool_replay import PoolReplay
 from bench.eviction.schedule import schedule
 from bench.eviction.workload import Chat, Flood, Generator, Inflating, Rtl, Traffic, traced
+from bench.traces.pool import pools_of
 from bench.traces.prefix_tree import PrefixTree
-from bench.traces.recording import load_trace
-from bench.traces.rounds import first_rounds
-from bench.traces.trace import Event, Trace
+from bench.traces.recording import SUFFIX, load_trace
+from bench.traces.trace import Event, Trace, first_rounds
+
+POOL_SHARES = (0.4, 0.55, 0.7)
+"""Pools, as parts of the hot working set."""
 
 
 @dataclass(frozen=True)
@@ -86,19 +89,29 @@ SCENARIOS = {
 }
 
 
+def recorded(path: Path) -> Scenario:
+    """The scenario of a recorded trace.
+
+    Its pools are parts of what its hot agents would like to keep, rounded up to hundreds, and none of them is too
+    small for the longest request. Raises `ValueError` when the file is no trace.
+    """
+    trace = load_trace(path)
+    if not trace.requests:
+        raise ValueError(f"{path.name} has no requests")
+    working_set, pools = pools_of(trace, POOL_SHARES)
+    return Scenario(
+        f"rtl-{path.name.removesuffix(SUFFIX)}",
+        f"recorded: {len(trace.requests):,} requests, hot working set of {working_set:,} tokens",
+        tuple(pools),
+        path,
+    )
+
+
 def replay(scenario: str | Scenario, pool: int, policy: str | Policy, seed: int = 0) -> Outcome:
-    """Replay a scenario.
+    """Replay a scenario (one of `SCENARIOS`, by name, or any other) with a pool of so many tokens.
 
-    Args:
-        scenario: a name of `SCENARIOS`, or any other scenario.
-        pool: capacity in tokens.
-        policy: a name of `POLICIES`, any other policy, or `CLAIRVOYANT`.
-        seed: of the traffic.
-
-    Raises:
-        PoolTooSmall: when a request of the scenario needs more than the pool.
-        ValueError: when the file of a recorded scenario is no trace.
-        Leak: when the pool does not add up after the replay.
+    The policy is one of `POLICIES`, by name, any other, or `CLAIRVOYANT`. Raises `PoolTooSmall` when a request needs
+    more than the pool, `ValueError` when a file is no trace, and `Leak` when the pool does not add up afterwards.
     """
     if isinstance(scenario, str):
         scenario = SCENARIOS[scenario]

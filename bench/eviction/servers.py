@@ -16,8 +16,7 @@ from bench.eviction.outcome import Outcome
 from bench.eviction.policies import CLAIRVOYANT
 from bench.eviction.report import BASELINE, POLICY, Goal, Row, gap_closed, row_of
 from bench.eviction.scenarios import Scenario, replay
-from bench.traces.rounds import rounds_of
-from bench.traces.trace import Trace
+from bench.traces.trace import Trace, rounds_of
 from hive.server_process import ServerProcess
 
 ROUNDS = (7, 21)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from typing import get_args
 
 from hive_frontend.client.base import Request
 
@@ -13,7 +14,7 @@ from bench.frontend.workload import CALLS, Found, model
 from bench.harness.statistics import rotated
 from hive.testing import FunctionModel
 
-ARM_NAMES: tuple[ArmName, ...] = ("hive", "langgraph", "langgraph_checkpointed", "asyncio")
+ARM_NAMES: tuple[ArmName, ...] = get_args(ArmName)
 BLOCK_S = 0.1
 """How long an arm runs before the next one gets its turn, about."""
 

@@ -67,26 +67,11 @@ def _parser() -> Command:
     parser.several("--methods", map(str, Method), "(default: all)")
     about = "rank of the first puzzle: 0 is the easiest (default: %(default)s, the first of the test set)"
     option("--first", int, "RANK", about, default=TEST_SET.start)
-    option("--puzzles", positive, "N", "(default: %(default)s)", default=len(TEST_SET))
-    option(
-        "--branching",
-        positive,
-        "N",
-        "proposals for one position (default: %(default)s)",
-        default=shape.branching,
-    )
-    option(
-        "--breadth", positive, "N", "positions that tot keeps (default: %(default)s)", default=shape.breadth
-    )
-    option(
-        "--votes",
-        positive,
-        "N",
-        "words of the valuer on one position (default: %(default)s)",
-        default=shape.votes,
-    )
-    about = "of proposals, in searches (default: %(default)s)"
-    option("--temperature", temperature, "T", about, default=shape.temperature)
+    option("--puzzles", positive, "N", "", default=len(TEST_SET))
+    option("--branching", positive, "N", "proposals for one position", default=shape.branching)
+    option("--breadth", positive, "N", "positions that tot keeps", default=shape.breadth)
+    option("--votes", positive, "N", "words of the valuer on one position", default=shape.votes)
+    option("--temperature", temperature, "T", "of proposals, in searches", default=shape.temperature)
     parser.add_argument(
         "--distinct",
         action=argparse.BooleanOptionalAction,
@@ -98,7 +83,7 @@ def _parser() -> Command:
     )
     option("--minutes", above_0, "M", "begin no puzzles that would end later")
     option("--seed", int, about="same seed, same order and same random searches", default=0)
-    option("--concurrency", positive, "N", "puzzles at once (default: %(default)s)", default=CONCURRENCY)
+    option("--concurrency", positive, "N", "puzzles at once", default=CONCURRENCY)
     return parser
 
 

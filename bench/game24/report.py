@@ -135,14 +135,13 @@ def table(report: Report) -> Table:
     cells = []
     for row in report.rows:
         is_random = row.model == RANDOM
-        tokens = (row.requests, row.tokens_generated + row.tokens_replayed, row.tokens_replayed)
         cells.append(
             (
                 *((f"random ({row.search})", "-") if is_random else (row.method, row.model)),
                 *(f"{row.proposals_allowed}", f"{row.solved}/{row.tasks}"),
                 f"{row.share:.1%}" if is_random else f"{row.share:.0%}",
                 f"{row.share_low:.0%}-{row.share_high:.0%}",
-                *("-" if is_random else f"{count:,}" for count in tokens),
+                *tables.usage_cells(row, is_random=is_random),
                 *(f"{row.duplicates:,}", f"{row.wall_s:.0f} s"),
             )
         )

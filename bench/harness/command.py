@@ -138,7 +138,9 @@ class Command(argparse.ArgumentParser):
     def option(
         self, flag: str, kind: Callable[[str], Any], metavar: str | None = None, about: str = "", **more: Any
     ) -> None:
-        """An option with a value; ``%(default)s`` in ``about`` stands for its default."""
+        """An option with a value; a default that is a number is shown unless ``about`` tells it."""
+        if isinstance(more.get("default"), int | float) and "default" not in about:
+            about += " (default: %(default)s)"
         self.add_argument(flag, type=kind, metavar=metavar, help=about, **more)
 
     def several(

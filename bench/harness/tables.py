@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich.table import Table
 
@@ -43,6 +44,12 @@ def table(
 def number(value: float | None, form: str = ",.0f") -> str:
     """A value in some format; a dash for None."""
     return "-" if value is None else format(value, form)
+
+
+def usage_cells(usage: Any, *, is_random: bool) -> list[str]:
+    """Requests, all tokens and those replayed; random answers have none of them."""
+    counts = (usage.requests, usage.tokens_generated + usage.tokens_replayed, usage.tokens_replayed)
+    return ["-" if is_random else f"{count:,}" for count in counts]
 
 
 def met(is_met: bool) -> str:

@@ -101,9 +101,7 @@ def _parser() -> Command:
     several("--contexts", CONTEXTS, "of quality (default: all)", list(CONTEXTS))
     about = "of quality: none, first-k, blend, blend-BLOCK and recompute-all (default: all)"
     option("--correctors", str, "CORRECTOR", about, nargs="+")
-    option(
-        "--share", float, about=f"that first-k and blend compute again (default: {SHARE:g})", default=SHARE
-    )
+    option("--share", float, about="that first-k and blend compute again", default=SHARE)
     option("--block", positive, "TOKENS", "of blend-BLOCK", default=32)
     option("--meetings", positive, "N", f"of quality, of three readers each (default: {rounds()}, all)")
     parser.server_flags()

@@ -88,17 +88,8 @@ class Arm:
         """Give back what the workflow left on the server."""
 
     def _note(self, name: str, answer: Streamed, kv: KV) -> None:
-        self.calls.append(
-            Call(
-                name=name,
-                decode=True,
-                started_s=answer.started_s,
-                first_s=answer.first_s,
-                ended_s=answer.ended_s,
-                generated=len(answer.body["output_ids"]),
-                kv=kv,
-            )
-        )
+        times = (answer.started_s, answer.first_s, answer.ended_s)
+        self.calls.append(Call(name, True, *times, len(answer.body["output_ids"]), kv))
 
     async def _sent_together(self, body: dict[str, Any]) -> Streamed:
         """The answer to a decode, which is sent with all others that the program asks for at once."""

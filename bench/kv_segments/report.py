@@ -46,19 +46,19 @@ class Row(BaseModel):
     """Of arms with segments."""
     context: ContextName | None
     """In which segments were encoded; a choreographed message's is where it was made."""
-    ttft_ratio: float | None
+    ttft_ratio: float | None = None
     """Time to the first token of the baseline over this arm's, the median over the problems."""
-    e2e_ratio: float | None
+    e2e_ratio: float | None = None
     """The same of the whole workflow's time."""
-    reuse_rate: float | None
+    reuse_rate: float | None = None
     """Tokens placed from segments over all of the contexts'."""
-    tokens_recomputed: float | None
+    tokens_recomputed: float | None = None
     """Share of the placed tokens that a corrector computed again."""
-    kl_mean: float | None
+    kl_mean: float | None = None
     """Nats, KL(exact || this arm), over all positions of the forced continuations."""
-    kl_first: float | None
+    kl_first: float | None = None
     """The same at the first position alone."""
-    top1: float | None
+    top1: float | None = None
     """Share of the positions whose likeliest token is the exact path's."""
 
     ttft_ratio_interval: Interval | None = None
@@ -193,9 +193,6 @@ def _speed_row(mine: Sequence[Turn], base: Sequence[Turn]) -> Row:
         context="producer" if segments else None,
         reuse_rate=ratio(kv.placed, kv.context) if segments else None,
         tokens_recomputed=ratio(kv.recomputed, kv.placed + kv.recomputed) if segments else None,
-        kl_mean=None,
-        kl_first=None,
-        top1=None,
         ttft_by_call_ms=ttft_by_call_ms(mine),
         problems=len({turn.problem for turn in mine}),
         turns=len(mine),
@@ -226,8 +223,6 @@ def _quality_row(setup: Setup, readings: Sequence[Reading]) -> Row:
         arm=setup.arm,
         corrector=setup.corrector,
         context=setup.context,
-        ttft_ratio=None,
-        e2e_ratio=None,
         reuse_rate=ratio(kv.placed, kv.context) if segments else None,
         tokens_recomputed=ratio(kv.recomputed, kv.placed + kv.recomputed) if segments else None,
         kl_mean=fmean(kl),

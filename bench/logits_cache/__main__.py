@@ -36,12 +36,8 @@ RESERVE_S = 45.0
 
 
 def _parser() -> Command:
-    parser = Command(
-        "bench.logits_cache",
-        __doc__,
-        quick="T 0 and 0.7, 100 tokens, as many states as fit into ten minutes",
-        plots=True,
-    )
+    quick = "T 0 and 0.7, 100 tokens, as many states as fit into ten minutes"
+    parser = Command("bench.logits_cache", __doc__, quick=quick, plots=True)
     option, several = parser.option, parser.several
     option("--minutes", float, "M", "choose the numbers of states so that the run takes this long")
     option("--hive-url", str, "URL", "a running Hive server (default: start one)")
@@ -75,26 +71,22 @@ def settings_of(run: Run, model: str, vocabulary: int) -> Settings:
     """The options with what --quick stands for."""
     options, quick = run.options, bool(run.options.quick)
     adapters = [None if name == THE_MODEL else name for name in options.adapters]
+    same = ("concurrencies", "extends_at_once", "json", "samples", "search_samples", "states")
     return Settings(
         command=run.command,
         model=model,
         vocabulary=vocabulary,
-        json=options.json,
         parts=options.only,
         temperatures=options.temperatures or ([0.0, 0.7] if quick else [0.0, 0.3, 0.5, 0.7, 1.0]),
         sharpnesses=options.sharpnesses or ([4.0] if quick else [1.0, 2.0, 4.0, 8.0]),
-        concurrencies=options.concurrencies,
         overhead_concurrencies=options.overhead_concurrencies or options.concurrencies,
         overhead_variants=[Variant(draw, each) for each in adapters for draw in options.overhead_draws],
-        extends_at_once=options.extends_at_once,
         extends_adapters=adapters,
-        states=options.states,
-        samples=options.samples,
-        search_samples=options.search_samples,
         tokens=options.tokens or (100 if quick else 500),
         overhead_tokens=options.overhead_tokens or (32 if quick else 200),
         began=run.began,
         deadline=run.deadline(RESERVE_S, QUICK_MINUTES),
+        **{name: getattr(options, name) for name in same},
     )
 
 

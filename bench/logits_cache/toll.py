@@ -101,22 +101,15 @@ def toll_table(rows: Sequence[TollRow]) -> Table:
 
 
 def _body(kind: Kind, ids: list[int], listed: bool) -> tuple[str, bytes]:
-    params: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
-    if kind == "stock":
-        prompt = [ids] * LIST if listed else ids
-        return "/generate", _spelled(
-            {"input_ids": prompt, "sampling_params": {**params, "max_new_tokens": 1}}
-        )
-    params["max_new_tokens"] = TOKENS
-    body = {"input_ids": ids, "sampling_params": params}
-    if not listed:
-        return "/generate", _spelled(body)
-    samples = [{"sampling_seed": seed} for seed in range(LIST)]
-    return "/hive/generate", _spelled({**body, "samples": samples})
-
-
-def _spelled(body: dict[str, Any]) -> bytes:
-    return json.dumps(body).encode()
+    params = {"temperature": 0, "ignore_eos": True, "max_new_tokens": 1 if kind == "stock" else TOKENS}
+    path = "/generate"
+    body: dict[str, Any] = {"input_ids": ids, "sampling_params": params}
+    if listed and kind == "stock":
+        body["input_ids"] = [ids] * LIST
+    elif listed:
+        path = "/hive/generate"
+        body["samples"] = [{"sampling_seed": seed} for seed in range(LIST)]
+    return path, json.dumps(body).encode()
 
 
 async def _all(session: aiohttp.ClientSession, url: str, bodies: Sequence[tuple[str, bytes]]) -> None:

@@ -81,7 +81,7 @@ def _parser() -> Command:
     option("--breadth", positive, "N", f"positions that tot keeps (default: {shape.breadth})")
     option("--votes", positive, "N", f"for a position (default: {shape.votes})")
     option("--temperature", temperature, "T", f"of proposals (default: {shape.temperature:g})")
-    option("--sessions", positive, "N", "of rtl, at once (default: 4)", default=4)
+    option("--sessions", positive, "N", "of rtl, at once", default=4)
     option("--patches", positive, "N", "of a session in a block (default: 6)")
     option("--lookups", positive, "N", "looks at things before each patch (default: 2)")
     option("--repair-blocks", positive, "N", "of rtl (default: 3)")

@@ -129,18 +129,8 @@ def ratios(workload: WorkloadName, by_arm: dict[ArmName, list[Turn]], command: s
                     continue
                 ours, theirs = by_arm[mine], by_arm[other]
                 low, high = interval(ours, theirs, what) or (None, None)
-                found.append(
-                    Ratio(
-                        workload=workload,
-                        figure=what,
-                        better=better,
-                        ours=mine,
-                        other=other,
-                        best_peer=best,
-                        value=ratio(ours, theirs, what),
-                        low=low,
-                        high=high,
-                        command=command,
-                    )
-                )
+                where = {"workload": workload, "figure": what, "better": better, "command": command}
+                arms = {"ours": mine, "other": other, "best_peer": best}
+                value = ratio(ours, theirs, what)
+                found.append(Ratio(**where, **arms, value=value, low=low, high=high))
     return found

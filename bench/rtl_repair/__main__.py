@@ -110,13 +110,7 @@ def _parser() -> Command:
         "--rounds", positive, "N", "patches on top of each other; with --keep-going, of a session", default=2
     )
     option("--sessions", positive, "N", "bugs under repair at once (default: 4, with --quick 1)")
-    option(
-        "--lookups",
-        positive,
-        "N",
-        "looks at things before each patch (default: %(default)s)",
-        default=LOOKUPS,
-    )
+    option("--lookups", positive, "N", "looks at things before each patch", default=LOOKUPS)
     option("--lots", positive, "N", f"random searches per bug (default: {LOTS})")
     option("--minutes", above_0, "M", "begin no bugs that would end later")
     option("--seed", int, about="same seed, same bugs and same random searches", default=0)

@@ -153,14 +153,13 @@ def table(report: Report) -> Table:
     cells = []
     for row in report.rows:
         is_random = row.model == RANDOM
-        tokens = (row.requests, row.tokens_generated + row.tokens_replayed, row.tokens_replayed)
         cells.append(
             (
                 *((f"random ({row.search})", "-") if is_random else (row.method, row.model)),
                 *(f"{row.patches_allowed}", f"{row.solved}/{row.tasks}"),
                 *(f"{row.held_out_solved}/{row.held_out_tasks}", f"{row.rate:.0%}"),
                 f"{row.rate_low:.0%}-{row.rate_high:.0%}",
-                *("-" if is_random else f"{count:,}" for count in tokens),
+                *tables.usage_cells(row, is_random=is_random),
                 f"{row.wall_s:.0f} s",
             )
         )

@@ -114,8 +114,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = Command("bench.soak", __doc__, width=120)
     parser.option("--seconds", above_0, "N", "of traffic", required=True)
     parser.option("--url", str, about="of a running Hive server (by default one is started)")
-    parser.option("--concurrency", positive, "N", "clients at once (default: 4)", default=4)
-    parser.option("--seed", int, "N", "of all that is drawn (default: 0)", default=0)
+    parser.option("--concurrency", positive, "N", "clients at once", default=4)
+    parser.option("--seed", int, "N", "of all that is drawn", default=0)
     parser.server_flags("the server")
     run = parser.run(argv)
     if run.options.url is not None:

@@ -95,6 +95,11 @@ class _Node:
         return found
 
 
+def common_prefix(one: Tokens, other: Tokens) -> int:
+    """How many tokens the beginnings of two sequences share."""
+    return _common(_array(one), _array(other))
+
+
 def _array(tokens: Tokens) -> Sequence64:
     return np.frombuffer(tokens, np.int64) if tokens else np.empty(0, np.int64)
 

@@ -27,6 +27,7 @@ from typing import Any, Final
 from hive_frontend.client import OnText
 
 from bench.harness.forwarding import ForwardingModel
+from bench.traces.prefix_tree import common_prefix
 from bench.traces.trace import Event, Request, Trace
 from hive import Client, Completion, ModelError
 from hive import Request as Call
@@ -140,18 +141,6 @@ def _nearest(requests: Sequence[Request], number: int) -> tuple[int, int]:
     for earlier in range(max(0, number - _WINDOW), number):
         whole = requests[earlier].prompt + requests[earlier].output
         # A request that shares no more than the best one so far need not be compared in full.
-        if whole[: most + 1] == prompt[: most + 1] and (shared := _shared(whole, prompt)) > most:
+        if whole[: most + 1] == prompt[: most + 1] and (shared := common_prefix(whole, prompt)) > most:
             best, most = earlier, shared
     return best, most
-
-
-def _shared(one: array[int], other: array[int]) -> int:
-    """How many tokens the beginnings of two sequences share."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

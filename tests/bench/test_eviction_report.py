@@ -10,9 +10,8 @@ from bench.eviction import __main__ as bench
 from bench.eviction.outcome import Outcome
 from bench.eviction.plots import write_plots
 from bench.eviction.policies import CLAIRVOYANT
-from bench.eviction.recordings import recorded
 from bench.eviction.report import Report, gap_closed, goals_of, rows_of, score_trace
-from bench.eviction.scenarios import SCENARIOS, Replayed
+from bench.eviction.scenarios import SCENARIOS, Replayed, recorded
 from bench.eviction.workload import Generator, Rtl, traced
 from bench.traces.recording import save_trace
 

@@ -18,8 +18,7 @@ from bench.eviction.scenarios import Scenario
 from bench.eviction.servers import Bound, ServerRun, clairvoyant_share, rows_and_goals
 from bench.harness.client import BenchError
 from bench.traces.recording import recordings
-from bench.traces.rounds import first_rounds, rounds_of
-from bench.traces.trace import Event, Request, Trace
+from bench.traces.trace import Event, Request, Trace, first_rounds, rounds_of
 
 LONG = NGRAM + 2
 

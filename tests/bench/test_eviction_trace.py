@@ -23,9 +23,9 @@ from bench.eviction.workload import (
     Traffic,
     traced,
 )
+from bench.traces.pool import hot_working_set
 from bench.traces.prefix_tree import PrefixTree
 from bench.traces.trace import Event, Request, Trace
-from bench.traces.working_set import hot_working_set
 
 
 def ids(*tokens: int) -> Tokens:
