@@ -1,1 +1,1 @@
-"""Small models for roles: what LoRA adapters of the embedded model are trained on, and how."""
+"""Training: what LoRA adapters of the embedded model learn as roles, and how."""
