@@ -11,8 +11,6 @@ from bench.traces.trace import HOT_AGENTS
 
 @dataclass(slots=True)
 class AgentTokens:
-    """Of the prompts of one agent."""
-
     requests: int = 0
     prompt: int = 0
     cached: int = 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -54,7 +55,10 @@ async def measure(repeats: int, loop: str, run: Run) -> Report:
     spread["fork_us"] = await fork_us(repeats)
     weights = await memory()
     return Report(
-        **{**run.how_made(), "versions": versions(_PACKAGES), "machine": machine()},
+        command=run.command,
+        versions=versions(_PACKAGES),
+        machine=machine(),
+        seconds=round(time.monotonic() - run.began, 1),
         event_loop=loop,
         bytes_per_state=max(weights.bytes_per_state, weights.bytes_per_state_with_data - weights.data_bytes),
         calls_per_search=CALLS,

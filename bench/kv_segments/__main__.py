@@ -110,8 +110,6 @@ def _parser() -> Command:
 
 @dataclass
 class _Measured:
-    """What was measured."""
-
     run: Run
     model: Path
     encoding: Encoding

@@ -23,7 +23,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from bench.harness.command import Command
 from examples.rtl_repair import prompts
 from examples.rtl_repair.bugs import Bug, candidates, is_verified
 from examples.rtl_repair.designs import Design, all_designs, design
@@ -170,6 +169,8 @@ def _simulation(entry: dict[str, Any]) -> Simulation:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    from bench.harness.command import Command
+
     parser = Command("bench.training.rtl_bugs", __doc__, json=False)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     options = parser.parse_args(argv)
