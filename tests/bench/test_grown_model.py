@@ -181,7 +181,7 @@ def test_nothing_is_left_of_a_run_that_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"hidden_size": 16}, "hidden_size is 24 in the model, and 16 in what it shall be"),
+        ({"hidden_size": 16}, "hidden_size is 24 in the model, and 16 in the geometry"),
         ({"num_hidden_layers": 1}, "num_hidden_layers is 2 in the model, and 1"),
         ({"num_attention_heads": 10}, "3 query heads share a key-value head in the model, and 2"),
         ({"hidden_size": 59}, "hidden_size 59 is no multiple of 20 heads"),
