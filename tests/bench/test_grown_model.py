@@ -220,7 +220,7 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_written(
     pair = make(tmp_path)
     usage = type(shutil.disk_usage(tmp_path))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10, 9, 1))
-    with pytest.raises(GrowError, match=r"it takes 0\.0 GB, and 0\.0 GB are free where"):
+    with pytest.raises(GrowError, match=r"it takes 0\.0 GB, and 0\.0 GB are free for"):
         grow(plan(pair), tmp_path / "big", say=lambda _: None)
     assert not (tmp_path / "big").exists()
 
