@@ -31,5 +31,5 @@ def activate() -> None:
         if not hive and activation.active_patches():
             logger.warning("Hive: nothing is patched: %s", error)
     except Exception as error:
-        activation.failed(error)
+        activation.record_failure(error)
         raise

@@ -37,14 +37,14 @@ class HiveHiRadixCache(AgentAware, HiRadixCache):  # type: ignore[misc]
         return int(freed)
 
     def _detach_backuped(self, node: TreeNode) -> int:
-        self.book.evicted(node.hive, len(node.value))
+        self.accounting.evicted(node.hive, len(node.value))
         return int(super()._detach_backuped(node))
 
     def _drop_subtree_no_host(self, root: TreeNode) -> int:
         if not any(node.host_ref_counter for node in subtree(root)):
             for node in subtree(root):
                 if node.value is not None:
-                    self.book.evicted(node.hive, len(node.value))
+                    self.accounting.evicted(node.hive, len(node.value))
         return int(super()._drop_subtree_no_host(root))
 
     def check_integrity(self) -> None:

@@ -77,10 +77,10 @@ class AgentAware(current().storing):  # type: ignore[misc]
         self.agents = agents
         self.policy = policy
         self._release = current()
-        self.book = ResidencyBook(policy)
+        self.accounting = ResidencyBook(policy)
         self.evictions = 0
         self.eviction_seconds = 0.0
-        self._nobody = Use(OTHER, None)
+        self._anonymous = Use(OTHER, None)
         self._storing: Use | None = None
         """Whose KV is being put into the tree; None for a health check, too."""
         self._weigh: Weigh | None = None
@@ -93,11 +93,11 @@ class AgentAware(current().storing):  # type: ignore[misc]
 
     def reset(self) -> None:
         super().reset()
-        self.book.flushed()
+        self.accounting.flushed()
 
     def end_session(self, session: str) -> None:
         """A run is over: what it alone used goes first."""
-        ended = self.book.end_session(session)
+        ended = self.accounting.end_session(session)
         if ended is not None and isinstance(self.evictable_leaves, LeafIndex):
             self.evictable_leaves.session_ended(ended)
 
@@ -106,11 +106,11 @@ class AgentAware(current().storing):  # type: ignore[misc]
         return {
             "policy": self.policy.name if self.policy else self.eviction_policy,
             "capacity_tokens": self.token_to_kv_pool_allocator.size,
-            "admissions": self.book.clock,
+            "admissions": self.accounting.clock,
             "evictions": self.evictions,
             "eviction_seconds": self.eviction_seconds,
-            "resident_tokens": self.book.resident.total(),
-            "evicted_tokens": sum(total.evicted for total in self.book.totals.values()),
+            "resident_tokens": self.accounting.resident.total(),
+            "evicted_tokens": sum(total.evicted for total in self.accounting.totals.values()),
         }
 
     def worth_of(self, node: TreeNode) -> float:
@@ -132,7 +132,7 @@ class AgentAware(current().storing):  # type: ignore[misc]
 
     def _weighing(self) -> Weigh:
         assert self.policy is not None
-        return self.policy.weighing(self.book.clock, self.book.shares())
+        return self.policy.weighing(self.accounting.clock, self.accounting.shares())
 
     def _worths(self, nodes: Collection[TreeNode], weigh: Weigh) -> list[float]:
         assert self.policy is not None
@@ -161,7 +161,7 @@ class AgentAware(current().storing):  # type: ignore[misc]
             held[node.hive.agent] += len(node.value)
         evictable = sum(len(node.value) for node in free)
         protected = resident.total() - evictable
-        for other in self._beside_the_tree():
+        for other in self._on_device_outside_tree():
             resident[other.hive.producer] += len(other)
             held[other.hive.agent] += len(other)
             if not other.own.leases and isinstance(self.evictable_leaves, LeafIndex):
@@ -170,15 +170,15 @@ class AgentAware(current().storing):  # type: ignore[misc]
             ("evictable tokens", self.evictable_size_, evictable),
             ("protected tokens", self.protected_size_, protected),
             ("evictable leaves", _ids(self.evictable_leaves), _ids(leaves)),
-            ("resident tokens by agent", dict(self.book.resident), dict(resident)),
-            ("resident tokens by last user", dict(self.book.held), dict(held)),
+            ("resident tokens by agent", dict(self.accounting.resident), dict(resident)),
+            ("resident tokens by last user", dict(self.accounting.held), dict(held)),
         ):
             if booked != found:
                 raise IntegrityError(f"{what}: {booked} in the books, {found} in the tree")
         if isinstance(self.evictable_leaves, LeafIndex) and (stale := self.evictable_leaves.outdated()):
             raise IntegrityError(f"leaves that have changed since they were indexed: {_ids(stale)}")
 
-    def _beside_the_tree(self) -> Collection[Any]:
+    def _on_device_outside_tree(self) -> Collection[Any]:
         """Encoded segments that are on the device and in the books; a cache without a segment store has none."""
         return ()
 
@@ -218,8 +218,10 @@ class AgentAware(current().storing):  # type: ignore[misc]
             return None
         use: Use | None = attached.use
         if use is None:
-            use = attached.use = self.book.use(self.agents.profile(attached.agent).name, attached.session)
-            self.agents.reused(use.agent, self.book.admit(use, self._path(req)))
+            use = attached.use = self.accounting.use(
+                self.agents.profile(attached.agent).name, attached.session
+            )
+            self.agents.reused(use.agent, self.accounting.admit(use, self._path(req)))
         return use
 
     def _path(self, req: Req) -> list[tuple[NodeRecord, int]]:
@@ -237,16 +239,16 @@ class AgentAware(current().storing):  # type: ignore[misc]
         """What is known of a node; of one that a storage tier brought straight to the host, nothing yet."""
         record: NodeRecord | None = getattr(node, "hive", None)
         if record is None:
-            record = node.hive = NodeRecord(OTHER, OTHER, self.book.clock, None, on_device=False)
+            record = node.hive = NodeRecord(OTHER, OTHER, self.accounting.clock, None, on_device=False)
         return record
 
     def _update_leaf_status(self, node: TreeNode) -> None:
         # Upstream calls this for every node that is new, or is on the device again.
         if node.value is not None and node is not self.root_node:
             if not self._release.on_host(node) and getattr(node, "hive", None) is None:
-                node.hive = self.book.stored(self._storing or self._nobody, len(node.key))
+                node.hive = self.accounting.stored(self._storing or self._anonymous, len(node.key))
             elif not (record := self.record_of(node)).on_device:
-                self.book.returned(record, len(node.key), self._storing)
+                self.accounting.returned(record, len(node.key), self._storing)
         super()._update_leaf_status(node)
 
     def _inc_hit_count(self, node: TreeNode, *args: Any, **kwargs: Any) -> None:
@@ -261,7 +263,7 @@ class AgentAware(current().storing):  # type: ignore[misc]
             # The request has locked no more than it matched, and in the index a record may not change.
             indexed = node in self.evictable_leaves
             self.evictable_leaves.discard(node)
-            self.book.joined(record, self._storing)
+            self.accounting.joined(record, self._storing)
             if indexed:
                 self.evictable_leaves.add(node)
         super()._inc_hit_count(node, *args, **kwargs)
@@ -272,7 +274,7 @@ class AgentAware(current().storing):  # type: ignore[misc]
         return prefix
 
     def _delete_leaf(self, node: TreeNode) -> None:
-        self.book.evicted(node.hive, len(node.key))
+        self.accounting.evicted(node.hive, len(node.key))
         super()._delete_leaf(node)
 
     # Eviction.
@@ -298,7 +300,7 @@ class AgentAware(current().storing):  # type: ignore[misc]
         wanted = self._batch(wanted, self.token_to_kv_pool_allocator.size)
         page = self.page_size
         evicted = 0
-        with closing(leaves.victims(self.book.clock, self.book.shares())) as victims:
+        with closing(leaves.victims(self.accounting.clock, self.accounting.shares())) as victims:
             for leaf in victims:
                 missing = -(-(wanted - evicted) // page) * page
                 if self.policy.trims:

@@ -84,7 +84,7 @@ class SegmentedRadixCache(HiveRadixCache):
         if state is None:
             return super().match_prefix(params)
         # It waits, or waits again: what it was admitted with may not be what it is admitted with now.
-        self.let_go(state)
+        self.release_lease(state)
         exact = self._empty_match_result if state.request.choreographed else super().match_prefix(params)
         begin = len(exact.device_indices)
         tokens = params.key.token_ids
@@ -92,7 +92,7 @@ class SegmentedRadixCache(HiveRadixCache):
         pieces = self._plan(state, tokens, begin, limit)
         placed = sum(len(piece) for piece in pieces if piece.source is not None)
         wanted = sum(max(min(span.end, limit) - max(span.start, begin), 0) for span in state.request.spans)
-        state.said |= {"exact": begin, "placed": 0, "recomputed": 0, "missing": wanted - placed}
+        state.counts |= {"exact": begin, "placed": 0, "recomputed": 0, "missing": wanted - placed}
         return exact._replace(host_hit_length=pieces[-1].end - begin) if pieces else exact
 
     def init_load_back(self, params: InitLoadBackParams) -> tuple[torch.Tensor, TreeNode]:
@@ -105,8 +105,8 @@ class SegmentedRadixCache(HiveRadixCache):
         behind = len(req.full_untruncated_fill_ids) - begin - params.host_hit_length
         lease = self._lease(state, pieces, begin, behind)
         if lease is None:
-            state.said |= {"placed": 0, "recomputed": 0}
-            state.said["missing"] += sum(len(piece) for piece in pieces if piece.source is not None)
+            state.counts |= {"placed": 0, "recomputed": 0}
+            state.counts["missing"] += sum(len(piece) for piece in pieces if piece.source is not None)
             if state.request.choreographed:
                 # Its tokens are where ordinary prefill would not compute them.
                 lease = self._lease(state, [replace(piece, source=None) for piece in pieces], begin, behind)
@@ -157,7 +157,7 @@ class SegmentedRadixCache(HiveRadixCache):
             state.lease = lease
             left = self.token_to_kv_pool_allocator.available_size() + self.evictable_size()
             if left < behind + self.promised:
-                self.let_go(state)
+                self.release_lease(state)
         return state.lease
 
     def _lease_held(self, state: KvState, pieces: list[Piece[EncodedSegment]], begin: int) -> Lease | None:
@@ -192,7 +192,7 @@ class SegmentedRadixCache(HiveRadixCache):
             indices[run.start - begin : run.end - begin] = private[at : at + len(run)]
             at += len(run)
         self._private += len(private)
-        state.said |= {"placed": sum(map(len, placed)) - len(chosen), "recomputed": len(chosen)}
+        state.counts |= {"placed": sum(map(len, placed)) - len(chosen), "recomputed": len(chosen)}
         self.store.statistics.hits += len(placed)
         readers = [(segment, placement) for _, segment, placement in shared]
         return Lease(
@@ -220,7 +220,7 @@ class SegmentedRadixCache(HiveRadixCache):
         slots: torch.Tensor | None = self.token_to_kv_pool_allocator.alloc(tokens)
         return slots
 
-    def let_go(self, state: KvState) -> None:
+    def release_lease(self, state: KvState) -> None:
         """End a request's lease, and free what of the pool was its own."""
         private = self._end_lease(state)
         if private is not None:
@@ -339,8 +339,8 @@ class SegmentedRadixCache(HiveRadixCache):
             store.statistics.refused += 1
             return False
         tokens = (req.origin_input_ids + req.output_ids)[keep.start : end]
-        use = self._storing or req.hive.use or self._nobody
-        record = self.book.stored(use, end - keep.start)
+        use = self._storing or req.hive.use or self._anonymous
+        record = self.accounting.stored(use, end - keep.start)
         shift = state.request.shift if state.request.choreographed else 0
         store.put(key, tokens, keep.start + shift, slots, record)
         state.kept.add(keep)
@@ -390,7 +390,7 @@ class SegmentedRadixCache(HiveRadixCache):
         return self.store.evict(leaf) if isinstance(leaf, EncodedSegment) else super()._free(leaf)
 
     def _segment_freed(self, segment: EncodedSegment) -> None:
-        self.book.evicted(segment.hive, len(segment))
+        self.accounting.evicted(segment.hive, len(segment))
 
     def _segment_idle(self, segment: EncodedSegment, idle: bool) -> None:
         if isinstance(self.evictable_leaves, LeafIndex):
@@ -427,7 +427,7 @@ class SegmentedRadixCache(HiveRadixCache):
         read = state.lease.readers if state is not None and state.lease is not None else []
         return [*super()._path(req), *((segment.hive, len(segment)) for segment, _ in read)]
 
-    def _beside_the_tree(self) -> Collection[Any]:
+    def _on_device_outside_tree(self) -> Collection[Any]:
         return [segment for segment in self.store if segment.on_device]
 
     def check_integrity(self) -> None:

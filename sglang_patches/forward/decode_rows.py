@@ -27,10 +27,10 @@ Mode = Literal["auto", "on", "off"]
 class DecodeRows:
     """Which batches go through the model in this way, and the way itself."""
 
-    most_rows: int
+    max_rows: int
     """In one batch; 0: none goes."""
-    most_read: int
-    """Tokens whose KV the rows of one batch read, each by itself."""
+    max_read_tokens: int
+    """Tokens row_of_token KV the rows of one batch read, each by itself."""
     prepare_adapters: Callable[[ForwardBatch], None] | None = None
     """Tells the LoRA layers which row has which adapter; None on a server without adapters."""
 
@@ -71,27 +71,27 @@ class DecodeRows:
             manager and manager.prepare_lora_batch,
         )
 
-    def have_room(self, prefixes: Sequence[int], lengths: Sequence[int]) -> bool:
+    def lengths_fit(self, prefixes: Sequence[int], lengths: Sequence[int]) -> bool:
         """Whether extends by ``lengths`` tokens behind ``prefixes`` are few enough rows, which read little enough."""
         read = sum(
             length * prefix + length * (length + 1) // 2
             for prefix, length in zip(prefixes, lengths, strict=True)
         )
-        return sum(lengths) <= self.most_rows and read <= self.most_read
+        return sum(lengths) <= self.max_rows and read <= self.max_read_tokens
 
-    def fit(self, batch: ForwardBatch) -> bool:
+    def fits(self, batch: ForwardBatch) -> bool:
         """Whether an extend batch is small enough, and has nothing that a graph was not captured for."""
         from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardMode
 
         return (
-            self.most_rows > 0
+            self.max_rows > 0
             and batch.forward_mode in (ForwardMode.EXTEND, ForwardMode.MIXED)
             and not batch.return_logprob
             and batch.capture_hidden_mode in (None, CaptureHiddenMode.NULL)
             and batch.input_embeds is None
             and batch.replace_embeds is None
             and not batch.contains_mm_inputs()
-            and self.have_room(batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu)
+            and self.lengths_fit(batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu)
         )
 
     def run(self, batch: ForwardBatch, forward: Callable[[ForwardBatch], Any]) -> Any:
@@ -114,13 +114,13 @@ def as_decode(batch: ForwardBatch) -> ForwardBatch:
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
     lengths, device = _lengths(batch), batch.input_ids.device
-    whose = [row for row, length in enumerate(batch.extend_seq_lens_cpu) for _ in range(length)]
+    row_of_token = [row for row, length in enumerate(batch.extend_seq_lens_cpu) for _ in range(length)]
     seq_lens = to_device(lengths, device)
     return dataclasses.replace(
         batch,
         forward_mode=ForwardMode.DECODE,
         batch_size=len(lengths),
-        req_pool_indices=batch.req_pool_indices[to_device(torch.tensor(whose), device)],
+        req_pool_indices=batch.req_pool_indices[to_device(torch.tensor(row_of_token), device)],
         seq_lens=seq_lens,
         seq_lens_cpu=lengths,
         seq_lens_sum=int(lengths.sum()),
@@ -132,8 +132,8 @@ def as_decode(batch: ForwardBatch) -> ForwardBatch:
         extend_prefix_lens_cpu=None,
         extend_seq_lens_cpu=None,
         extend_logprob_start_lens_cpu=None,
-        lora_ids=[batch.lora_ids[row] for row in whose],
-        rids=[batch.rids[row] for row in whose],
+        lora_ids=[batch.lora_ids[row] for row in row_of_token],
+        rids=[batch.rids[row] for row in row_of_token],
         num_token_non_padded_cpu=len(lengths),
     )
 

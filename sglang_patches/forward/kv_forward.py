@@ -55,7 +55,7 @@ class KvForward:
         req.hive.kv = self.states[req.rid] = state
         if state.request.calls > 1:
             self._siblings.arrived(state.request.group, state.request.calls, time.monotonic())
-        req.customized_info = {**(req.customized_info or {}), KV_KEY: [state.said]}
+        req.customized_info = {**(req.customized_info or {}), KV_KEY: [state.counts]}
 
     def waiting_for_siblings(self, queue: Sequence[Req]) -> list[Req]:
         """Requests of the queue that are not to run before the rest of their list is here.
@@ -72,12 +72,12 @@ class KvForward:
             and self._siblings.waits(kv.request.group, now)
         ]
 
-    def departed(self, req: Req) -> None:
+    def release(self, req: Req) -> None:
         """A request is over; one that never ran may still have a lease."""
         state: KvState | None = req.hive.kv
         if state is not None and self.states.get(req.rid) is state:
             del self.states[req.rid]
-            self._cache.let_go(state)
+            self._cache.release_lease(state)
 
     def drop(self, tenant: str | None, messages: Sequence[str]) -> int:
         """Messages are deleted; how many were in the store."""
@@ -137,8 +137,8 @@ class KvForward:
                 chosen = state.corrector.select(lease.placed, rows.deviation(row, lease))
                 rows.take(row, chosen, lease.spare)
                 mine = runs_of(lease.pieces, chosen)
-                state.said["placed"] -= len(chosen)
-                state.said["recomputed"] += len(chosen)
+                state.counts["placed"] -= len(chosen)
+                state.counts["recomputed"] += len(chosen)
             runs += [rows.of(row, run) for run in mine]
         return runs
 
@@ -155,4 +155,4 @@ class KvForward:
 
 def forward_rows(rows: DecodeRows, batch: ForwardBatch, forward: Callable[[ForwardBatch], Any]) -> Any:
     """The forward pass of a batch that reads no placed KV."""
-    return rows.run(batch, forward) if rows.fit(batch) else forward(batch)
+    return rows.run(batch, forward) if rows.fits(batch) else forward(batch)

@@ -33,7 +33,7 @@ CHECK_LAYER = 1
 """Where CacheBlend looks for deviations.  Keys and values of layer 0 depend on nothing but the token and its position,
 so up to here the placed ones can be read as they are, and nothing has to be written."""
 
-NOWHERE = 0
+PADDING_SLOT = 0
 """The slot that SGLang keeps for padding: what is written there is never read."""
 
 
@@ -56,11 +56,11 @@ class VirtualRows:
         self._forward = forward
         self._table = runner.req_to_token_pool.req_to_token
         args = runner.server_args
-        self._most_tokens = args.chunked_prefill_size or 0
-        if self._most_tokens < 1:
-            self._most_tokens = args.max_prefill_tokens
+        self._max_tokens = args.chunked_prefill_size or 0
+        if self._max_tokens < 1:
+            self._max_tokens = args.max_prefill_tokens
         # The buffers of attention backends have room for no more.
-        self._most_rows = runner.max_running_requests
+        self._max_rows = runner.max_running_requests
 
     @staticmethod
     def of(row: int, run: Run) -> Run:
@@ -73,7 +73,7 @@ class VirtualRows:
         Returns:
             The output of the batch's own rows, which go through the model with the last of the runs where they can.
         """
-        parts = passes(runs, self._most_rows, self._most_tokens)
+        parts = passes(runs, self._max_rows, self._max_tokens)
         last = parts.pop() if parts and self._fits(parts[-1]) else []
         for part in parts:
             self._pass(part, [True] * len(part))
@@ -82,7 +82,9 @@ class VirtualRows:
             return self._forward(self._batch)
         rows = self._joined(self._batch_of(last, [True] * len(last))) if last else self._batch
         output = (
-            self._decode_rows.run(rows, self._forward) if self._decode_rows.fit(rows) else self._through(rows)
+            self._decode_rows.run(rows, self._forward)
+            if self._decode_rows.fits(rows)
+            else self._through(rows)
         )
         if last:
             logits = output.logits_output
@@ -104,8 +106,8 @@ class VirtualRows:
             and not batch.return_logprob
             and not batch.contains_mm_inputs()
             and batch.capture_hidden_mode in (None, CaptureHiddenMode.NULL)
-            and len(part) + batch.batch_size <= self._most_rows
-            and sum(map(len, part)) + len(batch.input_ids) <= self._most_tokens
+            and len(part) + batch.batch_size <= self._max_rows
+            and sum(map(len, part)) + len(batch.input_ids) <= self._max_tokens
         )
 
     def _joined(self, rows: ForwardBatch) -> ForwardBatch:
@@ -148,7 +150,7 @@ class VirtualRows:
         runs += [Run(p.start, p.end, p.position) for p in lease.pieces if p.source is not None]
         runs.sort(key=lambda run: run.start)
         found = []
-        for part in passes([self.of(row, run) for run in runs], self._most_rows, self._most_tokens):
+        for part in passes([self.of(row, run) for run in runs], self._max_rows, self._max_tokens):
             # What is cut off a run begins behind the run's first token, but in the same run.
             written = [not any(run.start <= cut.start < run.end for run in lease.placed) for cut in part]
             fresh = self._values(part, written)
@@ -169,13 +171,13 @@ class VirtualRows:
 
         def catch(_attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             caught.append(args[2] if len(args) > 2 else kwargs["v"])
-            raise _Caught
+            raise _ValuesCaptured
 
         handle = attention_layer(self._runner.model, CHECK_LAYER).register_forward_pre_hook(
             catch, with_kwargs=True
         )
         try:
-            with contextlib.suppress(_Caught), _eager(self._runner):
+            with contextlib.suppress(_ValuesCaptured), _eager(self._runner):
                 self._pass(part, written)
         finally:
             handle.remove()
@@ -206,20 +208,20 @@ class VirtualRows:
         batch, device = self._batch, self._batch.input_ids.device
         lengths, ends = [len(run) for run in part], [run.end for run in part]
         prefixes = [run.start for run in part]
-        indices, positions, tokens, whose = [], [], [], []
+        indices, positions, tokens, run_of_token = [], [], [], []
         for number, run in enumerate(part):
             state = self._states[run.row]
             assert state is not None
             indices.append(torch.arange(run.start, run.end))
             positions.append(torch.arange(run.position, run.position + len(run)))
             tokens.append(torch.tensor(state.tokens[run.start : run.end], dtype=batch.input_ids.dtype))
-            whose.append(torch.full((len(run),), number))
-        of_token = to_device(torch.cat(whose), device)
+            run_of_token.append(torch.full((len(run),), number))
+        of_token = to_device(torch.cat(run_of_token), device)
         requests = batch.req_pool_indices[to_device(torch.tensor([run.row for run in part]), device)]
         slots = self._table[requests[of_token], to_device(torch.cat(indices), device)]
         slots = slots.to(batch.out_cache_loc.dtype)
         if not all(written):
-            slots = torch.where(to_device(torch.tensor(written), device)[of_token], slots, NOWHERE)
+            slots = torch.where(to_device(torch.tensor(written), device)[of_token], slots, PADDING_SLOT)
         seq_lens_cpu = torch.tensor(ends, dtype=torch.int64)
 
         def int32(numbers: Sequence[int]) -> torch.Tensor:
@@ -271,7 +273,7 @@ def attention_layer(model: torch.nn.Module, layer: int) -> torch.nn.Module:
     raise LookupError(f"the model has no attention in layer {layer}")
 
 
-class _Caught(Exception):
+class _ValuesCaptured(Exception):
     """A probe has what it wanted."""
 
 

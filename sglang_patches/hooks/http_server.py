@@ -15,7 +15,7 @@ from hive.server.request_checks import Limits
 from sglang_patches.contract.releases import current
 from sglang_patches.http import choreography, hive_routes, live_routes, samples
 from sglang_patches.http.declared_segments import DeclaredSegments
-from sglang_patches.http.request_door import install
+from sglang_patches.http.request_middleware import install
 
 
 def before_setup_and_run_http_server(

@@ -41,7 +41,7 @@ from sglang_patches.requests.request_state import (
 from sglang_patches.scheduling import replay
 from sglang_patches.scheduling.cache_memory import IDLE_LOOPS, CacheMemory
 from sglang_patches.scheduling.contribution_order import ContributionOrder
-from sglang_patches.scheduling.control import answer, problems
+from sglang_patches.scheduling.control import handle, problems
 from sglang_patches.scheduling.decode_join import join
 from sglang_patches.scheduling.live_events import live_events
 from sglang_patches.scheduling.metrics import SchedulerMetrics
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from sglang.srt.managers.scheduler import Scheduler
 
 LEAST_PROBABILITY = 1e-300
-"""What a drawn token is said to have where rounding left it without any."""
+"""What a drawn token is reported to have where rounding left it without any."""
 
 
 def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> None:
@@ -78,7 +78,7 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
     tree = agent_aware(self.tree_cache)
     agents = tree.agents if tree is not None else registry_of(args)
     if tree is not None:
-        agents.reuse_slots(tree.book.holds, tree.book.forget)
+        agents.reuse_slots(tree.accounting.holds, tree.accounting.forget)
     else:
         # SGLang's own cache keeps no books of agents.
         agents.reuse_slots(lambda agent: False, lambda agent: None)
@@ -142,7 +142,7 @@ def _queue(original: Callable[..., None], scheduler: Scheduler, req: Req, is_ret
     original(scheduler, req, is_retracted)
     if scheduler.disaggregation_mode not in (DisaggregationMode.PREFILL, DisaggregationMode.DECODE):
         # Where prefill and decode are apart, requests wait in queues of other kinds.
-        _see_off_dropped(scheduler, queued)
+        _finish_dropped(scheduler, queued)
 
 
 def around_process_batch_result(
@@ -159,7 +159,7 @@ def around_process_batch_result(
     rows: SampledRows | None = getattr(output, ROWS_ATTRIBUTE, None)
     before = [(req, len(req.output_ids), req.finished()) for req in batch.reqs]
     if rows is not None and self.hive.drawing:
-        _say_probabilities(batch, result, rows)
+        _report_probabilities(batch, result, rows)
     original(self, batch, result)
     cache: LogitsCache | None = self.hive.cache
     started = time.perf_counter()
@@ -175,28 +175,28 @@ def around_process_batch_result(
                 sample.advance(req.output_ids[-1], _probability(rows, i))  # type: ignore[arg-type]
         if req.finished() and not was_finished:
             ended = not isinstance(req.finished_reason, FINISH_ABORT)
-            replay.depart(self, req, ended=ended)
+            replay.finish(self, req, ended=ended)
     if rows is not None:
         delattr(output, ROWS_ATTRIBUTE)
     if cache is not None:
         cache.statistics.record_seconds += time.perf_counter() - started
 
 
-def _say_probabilities(batch: ScheduleBatch, result: Any, rows: SampledRows) -> None:
+def _report_probabilities(batch: ScheduleBatch, result: Any, rows: SampledRows) -> None:
     """Distinct samples report their log-probability beside each token; answers leave while a result is processed."""
     samples = {i: sample for i, req in enumerate(batch.reqs) if (sample := _sample_of(req)) is not None}
     if not samples:
         return
     if result.copy_done is not None:
         result.copy_done.synchronize()
-    said: dict[str, list[Any]] = {
+    reported: dict[str, list[Any]] = {
         PROBABILITY_KEY: [None] * len(batch.reqs),
         REPEATS_KEY: [None] * len(batch.reqs),
     }
     for i, sample in samples.items():
-        said[PROBABILITY_KEY][i] = sample.log_probability + math.log(_probability(rows, i))
-        said[REPEATS_KEY][i] = sample.repeats
-    result.logits_output.customized_info = {**(result.logits_output.customized_info or {}), **said}
+        reported[PROBABILITY_KEY][i] = sample.log_probability + math.log(_probability(rows, i))
+        reported[REPEATS_KEY][i] = sample.repeats
+    result.logits_output.customized_info = {**(result.logits_output.customized_info or {}), **reported}
 
 
 def _sample_of(req: Req) -> DistinctSample | None:
@@ -229,7 +229,7 @@ def around_get_next_batch_to_run(
     chunked = self.chunked_req
     # Requests of the queue may join the running batch, and be given up, within one loop.
     known = [*running_batch.reqs, *(last_batch.reqs if last_batch is not None else ()), *self.waiting_queue]
-    with _held(
+    with _held_back(
         self, self.hive.kv.waiting_for_siblings(self.waiting_queue) if self.hive.kv is not None else []
     ):
         plan = original(self, running_batch, last_batch)
@@ -239,12 +239,12 @@ def around_get_next_batch_to_run(
         given_up = req.is_retracted and req.to_finish is not None
         if given_up and not any(req is other for other in self.waiting_queue):
             gone.append(req)
-    _depart(self, gone)
+    _finish_all(self, gone)
     return plan
 
 
 @contextmanager
-def _held(scheduler: Scheduler, held: list[Req]) -> Iterator[None]:
+def _held_back(scheduler: Scheduler, held: list[Req]) -> Iterator[None]:
     """With some requests out of the queue, for as long as this lasts; then they are behind the others."""
     if held:
         scheduler.waiting_queue = [req for req in scheduler.waiting_queue if not any(req is h for h in held)]
@@ -261,7 +261,7 @@ def after_is_fully_idle(
     state: SchedulerState | None = getattr(self, "hive", None)
     if not idle or for_health_check or ignore_waiting or state is None:
         return idle
-    return not (state.replaying or state.answers)
+    return not (state.replaying or state.pending_outputs)
 
 
 def around_on_idle(original: Callable[..., None], self: Scheduler) -> None:
@@ -303,13 +303,13 @@ def around_abort_request(original: Callable[..., None], self: Scheduler, recv_re
     request 1.  Whoever means several (the samples of one request) names each.
     """
     queued = list(self.waiting_queue)
-    with _hidden([] if recv_req.abort_all else _namesakes(self, recv_req.rid)):
+    with _ids_hidden([] if recv_req.abort_all else _others_with_prefix(self, recv_req.rid)):
         original(self, recv_req)
     replay.abort(self, recv_req)
-    _see_off_dropped(self, queued)
+    _finish_dropped(self, queued)
 
 
-def _namesakes(scheduler: Scheduler, rid: str) -> list[Req]:
+def _others_with_prefix(scheduler: Scheduler, rid: str) -> list[Req]:
     """Requests in the engine whose ids only begin with one."""
     batches = [scheduler.running_batch, scheduler.last_batch]
     if scheduler.server_args.pp_size > 1:
@@ -326,7 +326,7 @@ def _namesakes(scheduler: Scheduler, rid: str) -> list[Req]:
 
 
 @contextmanager
-def _hidden(reqs: list[Req]) -> Iterator[None]:
+def _ids_hidden(reqs: list[Req]) -> Iterator[None]:
     """Without their ids, for as long as this lasts."""
     ids = [req.rid for req in reqs]
     for req in reqs:
@@ -342,21 +342,21 @@ def around_abort_on_waiting_timeout(original: Callable[..., None], self: Schedul
     """Requests that waited too long leave the queue without a result."""
     queued = list(self.waiting_queue)
     original(self)
-    _see_off_dropped(self, queued)
+    _finish_dropped(self, queued)
 
 
-def _see_off_dropped(scheduler: Scheduler, queued: list[Req]) -> None:
+def _finish_dropped(scheduler: Scheduler, queued: list[Req]) -> None:
     """See off which of ``queued`` are not in the queue; no others may have entered it."""
     if len(scheduler.waiting_queue) != len(queued):
         still = {id(req) for req in scheduler.waiting_queue}
-        _depart(scheduler, [req for req in queued if id(req) not in still])
+        _finish_all(scheduler, [req for req in queued if id(req) not in still])
 
 
-def _depart(scheduler: Scheduler, dropped: list[Req]) -> None:
+def _finish_all(scheduler: Scheduler, dropped: list[Req]) -> None:
     """See off requests without an end; health checks never arrived."""
     for req in dropped:
         if hasattr(req, "hive"):
-            replay.depart(scheduler, req, ended=False)
+            replay.finish(scheduler, req, ended=False)
 
 
 def after_update_weights(_result: Any, self: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -401,7 +401,7 @@ def around_handle_dumper_control(
         idle = self.is_fully_idle()
         response: dict[str, Any] = {"idle": idle, "problems": problems(self.hive, idle)}
     else:
-        response = answer(self.hive, operation, recv_req.body)
+        response = handle(self.hive, operation, recv_req.body)
     self.ipc_channels.send_to_tokenizer.send_output(
         DumperControlReqOutput(success=True, response=[response]), recv_req
     )
@@ -412,8 +412,8 @@ def around_run_event_loop(original: Callable[..., None], self: Scheduler) -> Non
     try:
         original(self)
     except Exception as error:
-        said = " ".join(str(error).split())[:500]
-        print(f"hive: a scheduler failed: {type(error).__name__}: {said}", file=sys.stderr, flush=True)
+        reported = " ".join(str(error).split())[:500]
+        print(f"hive: a scheduler failed: {type(error).__name__}: {reported}", file=sys.stderr, flush=True)
         raise
 
 
@@ -426,7 +426,7 @@ def around_get_new_batch_prefill(
     plan = original(self, running_batch)
     rows: DecodeRows | None = self.hive.rows
     # What a step with placed KV computes is put together by row; it stays apart from others.
-    if rows is None or not rows.most_rows or self.hive.kv is not None or plan.batch_to_run is None:
+    if rows is None or not rows.max_rows or self.hive.kv is not None or plan.batch_to_run is None:
         return plan
     to_run, stays = mix(self, rows, plan.batch_to_run, plan.running_batch)
     return type(plan)(batch_to_run=to_run, running_batch=stays)

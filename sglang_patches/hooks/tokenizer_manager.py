@@ -1,6 +1,6 @@
 """Hooks on ``TokenizerManager``: the one way every endpoint's requests take to the scheduler.
 
-Requests of the main endpoints were checked at the door (:mod:`sglang_patches.http.request_door`); here all others are
+Requests of the main endpoints were checked at the door (:mod:`sglang_patches.http.request_middleware`); here all others are
 checked, the tag of the headers is written over that of the body, and every answer gets ``meta_info.hive``, which says
 what was done.
 """
@@ -18,7 +18,7 @@ from typing import Any
 from hive.server.request_checks import check_request_object
 from hive.server.request_tag import MAX_SAMPLE, RequestError, header_tag, tag_in
 from sglang_patches.http.meta_info import annotate
-from sglang_patches.http.request_door import ROUTE
+from sglang_patches.http.request_middleware import ROUTE
 
 
 def around_generate_request(
@@ -35,7 +35,7 @@ async def _annotated(
     if isinstance(obj.input_ids, Mapping):
         # Ollama's chat hands over all that the tokenizer returns.
         obj.input_ids = obj.input_ids["input_ids"]
-    if not _checked_at_the_door(request, obj.sampling_params):
+    if not _checked_by_middleware(request, obj.sampling_params):
         check_request_object(obj, manager.hive_limits)
     if tag := header_tag.get().to_dict():
         params = obj.sampling_params
@@ -44,7 +44,7 @@ async def _annotated(
         else:
             obj.sampling_params = _tagged(params, tag)
     if getattr(obj, "session_params", None) is not None and any(
-        "tenant" in _tag(obj, at) for at in range(_sets(obj))
+        "tenant" in _tag(obj, at) for at in range(_param_sets(obj))
     ):
         raise RequestError("session_params", "must not be set by a tenant: SGLang's sessions are everybody's")
     segments = manager.hive_segments
@@ -55,11 +55,11 @@ async def _annotated(
                 if isinstance(item, dict) and "completion_tokens" in item.get("meta_info", {}):
                     annotate(item["meta_info"], _tag(obj, item.get("index", index)))
                     if needed:
-                        segments.answered(needed, item["meta_info"])
+                        segments.forget_missing(needed, item["meta_info"])
             yield answer
 
 
-def _checked_at_the_door(request: Any, params: Any) -> bool:
+def _checked_by_middleware(request: Any, params: Any) -> bool:
     """Whether a request has the fields of the body that was checked, as they came.
 
     Other endpoints make fields of their own, and this one takes some of headers if it is told to.  Integers of more
@@ -98,7 +98,7 @@ def _tagged(params: dict[str, Any] | None, tag: dict[str, Any]) -> dict[str, Any
     return {**(params or {}), "custom_params": {**custom, "hive": {**(custom.get("hive") or {}), **tag}}}
 
 
-def _sets(obj: Any) -> int:
+def _param_sets(obj: Any) -> int:
     """How many sets of sampling parameters a request has."""
     return len(obj.sampling_params) if isinstance(obj.sampling_params, list) else 1
 
@@ -115,7 +115,7 @@ CRASHED = 1
 """The launcher's exit status."""
 
 
-LAST_WORDS_S = 1.0
+EXIT_WAIT_S = 1.0
 """A process that reports an error ends a moment later; then its status is known."""
 
 
@@ -138,7 +138,7 @@ def running_phase_sigquit_handler(self: Any, signum: Any = None, frame: Any = No
 
 def cause_of(processes: Any, names: Any) -> str:
     """Which of the processes failed, and how."""
-    for seconds in (0.0, LAST_WORDS_S):
+    for seconds in (0.0, EXIT_WAIT_S):
         for process, name in zip(processes, names, strict=True):
             process.join(seconds)
             status = process.exitcode

@@ -35,9 +35,9 @@ def render(chat: Any, messages: list[dict[str, str]], prefix_ids: Sequence[int])
     tokenizer = chat.tokenizer_manager.tokenizer
     if tokenizer is None:
         raise RequestError("messages", "cannot be rendered: the server runs with --skip-tokenizer-init")
-    listening = _Listening(tokenizer)
+    recording = _RecordingTokenizer(tokenizer)
     chat = copy.copy(chat)
-    chat.tokenizer_manager = _Stand(chat.tokenizer_manager, tokenizer=listening)
+    chat.tokenizer_manager = _Proxy(chat.tokenizer_manager, tokenizer=recording)
     try:
         request, _ = chat._convert_to_internal_request(ChatCompletionRequest(messages=messages), None)
     except ValueError as error:
@@ -45,12 +45,12 @@ def render(chat: Any, messages: list[dict[str, str]], prefix_ids: Sequence[int])
     ids = request.input_ids
     plain = not (chat.reasoning_parser or chat.is_gpt_oss or chat.is_gemma4 or chat.chat_encoding_spec)
     if not plain or ids is None:
-        text = listening.text if ids is None else tokenizer.decode(ids)
+        text = recording.text if ids is None else tokenizer.decode(ids)
         return {"text": text, "kept": 0, "ids": [], "sampling_params": None}
     kept, used = splice(prefix_ids, ids, tokenizer.convert_ids_to_tokens)
     params = request.sampling_params
     defaults = {name: params[name] for name in _ENDPOINT_DEFAULTS if params.get(name) is not None}
-    return {"text": listening.text, "kept": kept, "ids": ids[used:], "sampling_params": defaults}
+    return {"text": recording.text, "kept": kept, "ids": ids[used:], "sampling_params": defaults}
 
 
 def splice(
@@ -61,11 +61,11 @@ def splice(
     ``kept`` is the largest such number.  ``spell`` gives the vocabulary's spelling of each token.  (Decoded text would
     not do: a character may be spread over several tokens, and decoders clean up.)
     """
-    same = _common(prefix, ids)
+    same = _common_prefix(prefix, ids)
     ours, theirs = spell(list(prefix[same:])), spell(list(ids[same:]))
     # A token without a spelling equals none of the text.
     spelled, wanted = ("".join(piece or "\0" for piece in pieces) for pieces in (ours, theirs))
-    common = _common(spelled, wanted)
+    common = _common_prefix(spelled, wanted)
     ends = {end: used for used, end in enumerate(_ends(theirs))}
     kept, end = max((kept, end) for kept, end in enumerate(_ends(ours)) if end <= common and end in ends)
     return same + kept, same + ends[end]
@@ -76,7 +76,7 @@ def _ends(pieces: list[str | None]) -> Iterable[int]:
     return accumulate((len(piece or "\0") for piece in pieces), initial=0)
 
 
-def _common(left: Sequence[Any], right: Sequence[Any]) -> int:
+def _common_prefix(left: Sequence[Any], right: Sequence[Any]) -> int:
     """The length of the common beginning of two sequences of one type."""
     low, high = 0, min(len(left), len(right))
     # Slices are compared in C: halving is faster than a loop over characters.
@@ -89,7 +89,7 @@ def _common(left: Sequence[Any], right: Sequence[Any]) -> int:
     return low
 
 
-class _Stand:
+class _Proxy:
     """Stands for an object, with some attributes of its own."""
 
     def __init__(self, original: Any, **attributes: Any) -> None:
@@ -100,7 +100,7 @@ class _Stand:
         return getattr(self._original, name)
 
 
-class _Listening(_Stand):
+class _RecordingTokenizer(_Proxy):
     """A tokenizer that remembers the text it was last given: the rendered prompt, which upstream throws away."""
 
     text = ""

@@ -24,7 +24,7 @@ from hive.server.request_checks.choreography import within
 from hive.server.request_tag import RequestError, header_tag, shown
 from sglang_patches.http.control import controller
 from sglang_patches.http.kv_calls import Call
-from sglang_patches.http.request_door import PARSED
+from sglang_patches.http.request_middleware import PARSED
 
 DEFAULT_NEW_TOKENS = 128
 """As SGLang has it."""
@@ -38,7 +38,7 @@ class _Planned:
     own: list[int]
     layout: Layout
     call: Call
-    most: int
+    max_new_tokens: int
     """Tokens that it may generate for its message; 0 for a prefill."""
 
 
@@ -48,7 +48,7 @@ class Choreography:
     def __init__(self, tokenizer_manager: Any) -> None:
         self._manager = tokenizer_manager
         self._control = controller(tokenizer_manager)
-        self.book = MessageBook(tokenizer_manager.model_config.context_len)
+        self.messages = MessageBook(tokenizer_manager.model_config.context_len)
 
     async def run(self, body: Mapping[str, Any], request: Request, *, decodes: bool) -> dict[str, Any]:
         """Make the calls of a body, which the door has checked.
@@ -56,7 +56,7 @@ class Choreography:
         Raises:
             RequestError: where a call does not fit the messages that there are.
         """
-        planned = _together(self._plan_all(body, decodes))
+        planned = _in_one_batch(self._plan_all(body, decodes))
         if "calls" not in body:
             return await self._make(planned[0], request)
         try:
@@ -75,7 +75,7 @@ class Choreography:
         """
         planned = [
             replace(call, call=replace(call.call, stream=True))
-            for call in _together(self._plan_all(body, True))
+            for call in _in_one_batch(self._plan_all(body, True))
         ]
         if "calls" in body:
             return _events(_merged([self._pieces(call, request) for call in planned]))
@@ -83,14 +83,14 @@ class Choreography:
 
     async def delete(self, tenant: str | None, id: str) -> Message | None:
         """Forget a message, and its KV; None where it is unknown."""
-        message = self.book.remove(tenant, id)
+        message = self.messages.remove(tenant, id)
         if message is not None:
             await self._drop(tenant, [message])
         return message
 
     async def end_session(self, tenant: str | None, session: str) -> None:
         """Forget the messages of a session, and their KV."""
-        if made := self.book.end_session(tenant, session):
+        if made := self.messages.end_session(tenant, session):
             await self._drop(tenant, made)
 
     async def _drop(self, tenant: str | None, messages: Sequence[Message]) -> None:
@@ -104,15 +104,15 @@ class Choreography:
             return [self._plan(body, tenant, decodes, ())]
         calls = body["calls"]
         wanted = [call["id"] for call in calls if isinstance(call.get("id"), str)]
-        found: list[_Planned] = []
+        planned: list[_Planned] = []
         for at, call in enumerate(calls):
             try:
                 if wanted.count(call.get("id")) > 1:
                     raise RequestError("id", f"must not be that of another call, got {shown(call['id'])}")
-                found.append(self._plan(call, tenant, decodes, wanted))
+                planned.append(self._plan(call, tenant, decodes, wanted))
             except RequestError as error:
                 raise within(f"calls[{at}]", error) from None
-        return found
+        return planned
 
     def _plan(
         self, call: Mapping[str, Any], tenant: str | None, decodes: bool, siblings: Sequence[str]
@@ -123,22 +123,24 @@ class Choreography:
             raise RequestError(
                 "lora_path", f"must be the name of an adapter that was loaded, got {shown(adapter)}"
             )
-        id = self.book.new_id(tenant, call.get("id"), "id")
+        id = self.messages.new_id(tenant, call.get("id"), "id")
         names = ("header", "header_tokens") if decodes else ("text", "tokens")
         beginning = not call.get("parents") and not call.get("new_offset")
         own = self._tokens(call, *names, beginning)
         params = dict(call.get("sampling_params") or {})
-        most = (params.get("max_new_tokens") or DEFAULT_NEW_TOKENS) if decodes else 0
+        max_new_tokens = (params.get("max_new_tokens") or DEFAULT_NEW_TOKENS) if decodes else 0
         # The last token is sampled and never fed to the model: it is no part of the message.
-        params["max_new_tokens"] = most + 1
-        layout = self.book.layout(tenant, call, len(own), most + 1, siblings=[*siblings, id])
+        params["max_new_tokens"] = max_new_tokens + 1
+        layout = self.messages.layout(tenant, call, len(own), max_new_tokens + 1, siblings=[*siblings, id])
         corrector = call.get("corrector") or "none"
         context = layout.context
         keep = Keep(context, None if decodes else context + len(own), f"message:{id}")
         request = replace(layout.request(corrector), keeps=(keep,))
         if not decodes:
             params["temperature"] = 0
-        return _Planned(id, own, layout, Call(layout.input_ids(own), request, adapter, params), most)
+        return _Planned(
+            id, own, layout, Call(layout.input_ids(own), request, adapter, params), max_new_tokens
+        )
 
     def _tokens(self, call: Mapping[str, Any], text: str, tokens: str, beginning: bool) -> list[int]:
         if call.get(tokens) is not None:
@@ -146,10 +148,10 @@ class Choreography:
         tokenizer = self._manager.tokenizer
         if tokenizer is None:
             raise RequestError(text, f"needs a server with a tokenizer: send {tokens}")
-        found = list(tokenizer.encode(call[text], add_special_tokens=beginning))
-        if not found:
+        planned = list(tokenizer.encode(call[text], add_special_tokens=beginning))
+        if not planned:
             raise RequestError(text, "must have at least one token")
-        return found
+        return planned
 
     # Making.
 
@@ -159,30 +161,32 @@ class Choreography:
     async def _pieces(self, planned: _Planned, request: Request) -> AsyncIterator[dict[str, Any]]:
         """Answers to a call; with the last one its message is known to others."""
         tag = header_tag.get()
-        with self.book.making(tag.tenant, planned.id, tag.session) as wanted:
-            async with aclosing(self._answers(planned, request, wanted)) as answers:
+        with self.messages.making(tag.tenant, planned.id, tag.session) as wanted:
+            async with aclosing(self._results(planned, request, wanted)) as answers:
                 async for answer in answers:
                     yield answer
 
-    async def _answers(
+    async def _results(
         self, planned: _Planned, request: Request, wanted: Callable[[], bool]
     ) -> AsyncGenerator[dict[str, Any]]:
         tag = header_tag.get()
-        async for answer in _telling(planned.call.answers(self._manager, tag.tenant, request)):
+        async for answer in _with_http_errors(planned.call.outputs(self._manager, tag.tenant, request)):
             reason = answer["meta_info"].get("finish_reason")
             if reason is None:
                 yield {
                     **answer,
-                    **self._said(planned, answer["output_ids"][: planned.most], answer.get("text")),
+                    **self._piece(
+                        planned, answer["output_ids"][: planned.max_new_tokens], answer.get("text")
+                    ),
                 }
                 continue
             if reason["type"] == "abort":
                 raise HTTPException(int(reason.get("status_code") or 500), reason.get("message") or "aborted")
-            generated = answer["output_ids"][:-1] if planned.most else []
+            generated = answer["output_ids"][:-1] if planned.max_new_tokens else []
             tokens = array("q", [*planned.own, *generated])
             message = Message(planned.id, tag.tenant, tag.session, tokens, planned.layout.new_offset)
             if wanted():
-                self.book.add(message)
+                self.messages.add(message)
             else:
                 # Its session ended, and it with it.
                 await self._drop(tag.tenant, [message])
@@ -200,7 +204,7 @@ class Choreography:
             "kv": meta["hive"].get("kv"),
             "meta_info": meta,
         }
-        if not planned.most:
+        if not planned.max_new_tokens:
             return result
         reason = dict(meta["finish_reason"])
         text = answer.get("text")
@@ -212,11 +216,11 @@ class Choreography:
         return {**result, "text": text, "output_ids": generated, "finish_reason": reason}
 
     @staticmethod
-    def _said(planned: _Planned, generated: list[int], text: Any) -> dict[str, Any]:
+    def _piece(planned: _Planned, generated: list[int], text: Any) -> dict[str, Any]:
         return {"id": planned.id, "output_ids": generated, "text": text}
 
 
-async def _telling(answers: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[dict[str, Any]]:
+async def _with_http_errors(answers: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[dict[str, Any]]:
     """The engine's answers; what it refuses, and that the client has gone, it says by a ValueError."""
     async with aclosing(answers):
         try:
@@ -228,7 +232,7 @@ async def _telling(answers: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[di
             raise HTTPException(getattr(error, "status_code", 400), str(error)) from None
 
 
-def _together(planned: list[_Planned]) -> list[_Planned]:
+def _in_one_batch(planned: list[_Planned]) -> list[_Planned]:
     """Calls of one list run as one batch."""
     group, calls = secrets.token_hex(8), len(planned)
     return [

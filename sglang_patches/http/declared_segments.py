@@ -131,7 +131,7 @@ class DeclaredSegments:
         # It is looked up under the key of the request that needs it.
         asked = KvRequest(keeps=(keep,), choreographed=True, extra_key=extra_key)
         call = Call([*before, *tokens], asked, obj.lora_path)
-        await call.answer(self._manager, tenant_of(obj))
+        await call.output(self._manager, tenant_of(obj))
 
     def _remember(self, key: Encoding) -> None:
         self._known[key] = None
@@ -139,7 +139,7 @@ class DeclaredSegments:
         if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
 
-    def answered(self, needed: Sequence[Encoding], meta_info: dict[str, Any]) -> None:
+    def forget_missing(self, needed: Sequence[Encoding], meta_info: dict[str, Any]) -> None:
         """What was not stored any more when a request needed it is to be made again."""
         if meta_info["hive"].get("kv", {}).get("missing"):
             for key in needed:

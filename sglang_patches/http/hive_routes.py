@@ -16,7 +16,7 @@ from hive.server.request_tag import NAME_PATTERN, header_tag
 from sglang_patches.http import choreography
 from sglang_patches.http.chat_template import render
 from sglang_patches.http.control import controller
-from sglang_patches.http.request_door import PARSED
+from sglang_patches.http.request_middleware import PARSED
 from sglang_patches.scheduling.steps import running_mean
 
 T = TypeVar("T")

@@ -25,10 +25,10 @@ class Call:
     sampling_params: dict[str, Any] = field(default_factory=lambda: {"max_new_tokens": 1, "temperature": 0})
     stream: bool = False
 
-    async def answers(
+    async def outputs(
         self, tokenizer_manager: Any, tenant: str | None, request: Any = None
     ) -> AsyncGenerator[dict[str, Any]]:
-        """The engine's answers: one, or with ``stream`` one for each piece.
+        """The engine's outputs: one, or with ``stream`` one for each piece.
 
         Args:
             tokenizer_manager: of the server.
@@ -43,22 +43,22 @@ class Call:
             lora_path=self.lora_path,
             stream=self.stream,
         )
-        async with aclosing(tokenizer_manager.generate_request(obj, request)) as answers:
+        async with aclosing(tokenizer_manager.generate_request(obj, request)) as outputs:
             # The hook on the engine's own method reads both as it begins; nobody else is to see them.
             asked, tagged = kv_call.set(self.kv), header_tag.set(replace(header_tag.get(), tenant=tenant))
             try:
-                first = await anext(answers)
+                first = await anext(outputs)
             finally:
                 kv_call.reset(asked)
                 header_tag.reset(tagged)
             yield first
-            async for answer in answers:
-                yield answer
+            async for output in outputs:
+                yield output
 
-    async def answer(self, tokenizer_manager: Any, tenant: str | None, request: Any = None) -> dict[str, Any]:
-        """The engine's last answer."""
-        async with aclosing(self.answers(tokenizer_manager, tenant, request)) as answers:
-            return [answer async for answer in answers][-1]
+    async def output(self, tokenizer_manager: Any, tenant: str | None, request: Any = None) -> dict[str, Any]:
+        """The engine's last output."""
+        async with aclosing(self.outputs(tokenizer_manager, tenant, request)) as outputs:
+            return [output async for output in outputs][-1]
 
 
 def write(obj: Any, kv: KvRequest) -> None:

@@ -21,7 +21,7 @@ from hive.server.request_checks.samples import PROMPTS
 from hive.server.request_tag import RequestError, header_tag, shown, tag_in
 from sglang_patches.http.chat_template import render
 from sglang_patches.http.meta_info import annotate
-from sglang_patches.http.request_door import PARSED, error_body
+from sglang_patches.http.request_middleware import PARSED, error_body
 
 CHAT_ENDPOINT_ONLY = "chat_endpoint_only"
 """Code of the refusal of a dialogue with whose answers the chat endpoint does more than to hand them on."""
@@ -55,14 +55,14 @@ def router(tokenizer_manager: Any, access: Access) -> APIRouter:
         except BaseException:
             samples.discard()
             raise
-        return _Lines(samples, prompt)
+        return _JsonLinesResponse(samples, prompt)
 
     @routes.delete("/requests/{rid:path}")
     async def abort(rid: str, request: Request) -> dict[str, Any]:
         state = tokenizer_manager.rid_to_state.get(rid)
         tenant = header_tag.get().tenant
-        everybodys = tenant is None and access.is_operator(request.headers.raw)
-        known = state is not None and (everybodys or _tenant_of(state.obj) == tenant)
+        all_tenants = tenant is None and access.is_operator(request.headers.raw)
+        known = state is not None and (all_tenants or _tenant_of(state.obj) == tenant)
         if known:
             tokenizer_manager.abort_request(rid)
         return {"rid": rid, "known": known}
@@ -89,8 +89,8 @@ def _aborted(state: Any) -> bool:
     return getattr(state, "abort_requested", False) and not state.dispatched
 
 
-class _Bell:
-    """Stands for the event of one sample: it says which one it is that has news."""
+class _SampleEvent:
+    """Stands for the event of one sample: it says which one it is that has updated."""
 
     __slots__ = ("_index", "_samples")
 
@@ -99,7 +99,7 @@ class _Bell:
         self._index = index
 
     def set(self) -> None:
-        self._samples.ring(self._index)
+        self._samples.notify(self._index)
 
 
 class Samples:
@@ -116,14 +116,14 @@ class Samples:
 
         self._manager = manager
         self._request = request
-        self._asked: list[Mapping[str, Any]] = body["samples"]
+        self._requested: list[Mapping[str, Any]] = body["samples"]
         self._prompt = next(name for name in PROMPTS if body.get(name) is not None)
         shared = body.get("sampling_params") or {}
         custom = shared.get("custom_params") or {}
         tag = custom.get("hive") or {}
         header = header_tag.get().to_dict()
         self._custom = {name: value for name, value in custom.items() if name != "hive"}
-        self._tags = [{**tag, **(sample.get("hive") or {}), **header} for sample in self._asked]
+        self._tags = [{**tag, **(sample.get("hive") or {}), **header} for sample in self._requested]
         self._obj = GenerateReqInput(
             text=body.get("text"),
             input_ids=body.get("input_ids"),
@@ -134,8 +134,8 @@ class Samples:
         )
         self._states: dict[int, Any] = {}
         """Of the samples that are not over."""
-        self._news: dict[int, None] = {}
-        self._rung = asyncio.Event()
+        self._updated: dict[int, None] = {}
+        self._wakeup = asyncio.Event()
         self._needed: Any = ()
 
     # Into the engine.
@@ -168,7 +168,7 @@ class Samples:
 
     def _register(self) -> None:
         manager, obj = self._manager, self._obj
-        for index, sample in enumerate(self._asked):
+        for index, sample in enumerate(self._requested):
             one = copy.copy(obj)
             one.rid = sample.get("rid") or uuid.uuid4().hex
             custom = {**obj.sampling_params["custom_params"], "hive": self._tags[index]}
@@ -177,7 +177,7 @@ class Samples:
                 one.sampling_params["sampling_seed"] = sample["sampling_seed"]
             manager._init_req_state(one, self._request)
             state = manager.rid_to_state[one.rid]
-            state.event = _Bell(self, index)
+            state.event = _SampleEvent(self, index)
             self._states[index] = state
             manager.request_logger.log_received_request(one, manager.tokenizer, self._request)
 
@@ -241,24 +241,24 @@ class Samples:
 
     # Out of the engine.
 
-    def ring(self, index: int) -> None:
-        """A sample has news."""
-        self._news[index] = None
-        self._rung.set()
+    def notify(self, index: int) -> None:
+        """A sample has updated."""
+        self._updated[index] = None
+        self._wakeup.set()
 
     def wake(self) -> None:
-        """Let :meth:`answers` look around without news."""
-        self._rung.set()
+        """Let :meth:`answers` look around without updated."""
+        self._wakeup.set()
 
-    async def news(self) -> list[dict[str, Any]]:
+    async def updates(self) -> list[dict[str, Any]]:
         """The next answers, or pieces of answers; none when woken without."""
-        await self._rung.wait()
-        self._rung.clear()
-        news, self._news = self._news, {}
-        return [answer for index in news if (answer := await self._answer(index)) is not None]
+        await self._wakeup.wait()
+        self._wakeup.clear()
+        updated, self._updated = self._updated, {}
+        return [answer for index in updated if (answer := await self._answer(index)) is not None]
 
     @property
-    def over(self) -> bool:
+    def done(self) -> bool:
         """Whether every sample was answered."""
         return not self._states
 
@@ -288,7 +288,7 @@ class Samples:
         if "completion_tokens" in meta:
             annotate(meta, self._tags[index])
             if self._needed:
-                self._manager.hive_segments.answered(self._needed, meta)
+                self._manager.hive_segments.forget_missing(self._needed, meta)
         return answer
 
     async def _finish(self, state: Any, out: dict[str, Any]) -> dict[str, Any] | None:
@@ -311,7 +311,7 @@ class Samples:
         return {"status": int(status), "message": reason.get("message") or "aborted", "param": None}
 
 
-class _Lines(Response):
+class _JsonLinesResponse(Response):
     """The answers, one JSON object in each line, as they come; what is left when the client goes is aborted."""
 
     media_type = "application/x-ndjson"
@@ -329,11 +329,15 @@ class _Lines(Response):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             lines = [] if self._prompt is None else [{"prompt": self._prompt}]
-            while not (samples.over or gone.done()):
-                lines += await samples.news()
+            while not (samples.done or gone.done()):
+                lines += await samples.updates()
                 if lines:
                     await send(
-                        {"type": "http.response.body", "body": _spelled(lines), "more_body": not samples.over}
+                        {
+                            "type": "http.response.body",
+                            "body": _json_lines(lines),
+                            "more_body": not samples.done,
+                        }
                     )
                     lines = []
         finally:
@@ -346,7 +350,7 @@ async def _disconnected(receive: Any) -> None:
         pass
 
 
-def _spelled(lines: list[dict[str, Any]]) -> bytes:
+def _json_lines(lines: list[dict[str, Any]]) -> bytes:
     return b"".join(orjson.dumps(line, option=_OPTIONS) for line in lines)
 
 

@@ -29,7 +29,7 @@ _TOKENS = 3
 
 
 @dataclass(frozen=True)
-class Need:
+class WarmUpRequest:
     """What some request needs, and one that needs it."""
 
     name: str
@@ -48,30 +48,32 @@ def register() -> None:
     warmup(NAME)(warm_up)
 
 
-def needs(server_args: Any, grammars: bool) -> Iterator[Need]:
+def warm_up_requests(server_args: Any, grammars: bool) -> Iterator[WarmUpRequest]:
     """What requests to a server with these arguments can need.
 
     Args:
         server_args: SGLang's.
         grammars: whether the server can constrain answers.
     """
-    yield Need("sampling")
-    yield Need("a long prompt", prompt=LONG_PROMPT)
-    yield Need("a cached prompt", prompt=LONG_PROMPT + 5)
-    yield Need("greedy sampling", {"temperature": 0.0})
-    yield Need("top_p", {"top_p": 0.9})
-    yield Need("top_k", {"top_k": 20})
-    yield Need("min_p", {"min_p": 0.1})
-    yield Need("penalties", {"frequency_penalty": 0.1, "presence_penalty": 0.1, "repetition_penalty": 1.1})
-    yield Need("biases", {"logit_bias": {"5": 1.0}})
-    yield Need(
+    yield WarmUpRequest("sampling")
+    yield WarmUpRequest("a long prompt", prompt=LONG_PROMPT)
+    yield WarmUpRequest("a cached prompt", prompt=LONG_PROMPT + 5)
+    yield WarmUpRequest("greedy sampling", {"temperature": 0.0})
+    yield WarmUpRequest("top_p", {"top_p": 0.9})
+    yield WarmUpRequest("top_k", {"top_k": 20})
+    yield WarmUpRequest("min_p", {"min_p": 0.1})
+    yield WarmUpRequest(
+        "penalties", {"frequency_penalty": 0.1, "presence_penalty": 0.1, "repetition_penalty": 1.1}
+    )
+    yield WarmUpRequest("biases", {"logit_bias": {"5": 1.0}})
+    yield WarmUpRequest(
         "log-probabilities", {}, {"return_logprob": True, "top_logprobs_num": 2, "logprob_start_len": 0}
     )
     if grammars:
-        yield Need("a regular expression", {"regex": "[0-9]+"})
-        yield Need("a JSON schema", {"json_schema": '{"type": "object"}'})
+        yield WarmUpRequest("a regular expression", {"regex": "[0-9]+"})
+        yield WarmUpRequest("a JSON schema", {"json_schema": '{"type": "object"}'})
     for adapter in server_args.lora_paths or ():
-        yield Need(f"the adapter {adapter.lora_name}", {}, {"lora_path": adapter.lora_name})
+        yield WarmUpRequest(f"the adapter {adapter.lora_name}", {}, {"lora_path": adapter.lora_name})
 
 
 async def warm_up(disaggregation_mode: str, tokenizer_manager: Any) -> None:
@@ -82,7 +84,9 @@ async def warm_up(disaggregation_mode: str, tokenizer_manager: Any) -> None:
         return
     args = tokenizer_manager.server_args
     most = tokenizer_manager.context_len // 2
-    wanted = list(needs(args, tokenizer_manager.tokenizer is not None and args.grammar_backend != "none"))
+    wanted = list(
+        warm_up_requests(args, tokenizer_manager.tokenizer is not None and args.grammar_backend != "none")
+    )
     started = time.monotonic()
     for number, need in enumerate(wanted, 1):
         before = time.monotonic()

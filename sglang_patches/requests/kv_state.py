@@ -57,7 +57,7 @@ class KvState:
     lease: Lease | None = None
     kept: set[Keep] = field(default_factory=set)
     """Those that were stored while the request runs on."""
-    said: dict[str, int] = field(
+    counts: dict[str, int] = field(
         default_factory=lambda: {"exact": 0, "placed": 0, "recomputed": 0, "missing": 0}
     )
     """What the answer tells: tokens of the context by where they came from."""

@@ -53,7 +53,7 @@ class RequestState:
     """Output tokens that replay put in before the model ran."""
     may_join: bool = False
     """Whether its KV may all be resident, so that it need not be prefilled."""
-    departed: bool = False
+    finished: bool = False
     kv: KvState | None = None
     """None where it has nothing of the segment store, and leaves nothing to it."""
 
@@ -80,7 +80,7 @@ def keep_apart(req: Req) -> None:
     """
     tenant = tag_of(req).get("tenant")
     if tenant or req.extra_key:
-        req.extra_key = _spelled(tenant or "", req.extra_key or "")
+        req.extra_key = _encoded(tenant or "", req.extra_key or "")
 
 
 def seed_of(req: Req) -> int:
@@ -161,7 +161,7 @@ def cached_request(req: Req, seed: int, next_seed: int | None, *, share_tenants:
                 if f"hotspot_{name}" in tag
             }
         ),
-        ending=_spelled(
+        ending=_encoded(
             params.max_new_tokens,
             params.ignore_eos,
             sorted(params.stop_strs or []),
@@ -203,7 +203,7 @@ def _namespace(req: Req, share_tenants: bool) -> str:
         shapes.append(
             ("bias", sorted((str(token), float(bias)) for token, bias in params.logit_bias.items()))
         )
-    return _spelled(
+    return _encoded(
         tenant,
         tag.get("scope", ""),
         req.lora_id or "",
@@ -213,6 +213,6 @@ def _namespace(req: Req, share_tenants: bool) -> str:
     )
 
 
-def _spelled(*parts: Any) -> str:
+def _encoded(*parts: Any) -> str:
     """One name for a list of parts; length prefixes keep two lists from spelling the same name."""
     return "".join(f"{len(text)}:{text}" for text in map(str, parts))

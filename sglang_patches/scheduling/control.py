@@ -10,7 +10,7 @@ from hive.server.integrity import IntegrityError
 from sglang_patches.scheduling.state import SchedulerState
 
 
-def answer(state: SchedulerState, operation: str, body: dict[str, Any]) -> dict[str, Any]:
+def handle(state: SchedulerState, operation: str, body: dict[str, Any]) -> dict[str, Any]:
     """One control message; bodies come from :mod:`sglang_patches.hooks.http_server`, which checked them.
 
     ``tenant`` is whose agent or session it is; without ``everything``, it is also whose statistics are shown.

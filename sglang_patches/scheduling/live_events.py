@@ -64,7 +64,7 @@ class LiveEvents:
 
     def _events(self, scheduler: Scheduler) -> list[AnyEvent]:
         state: Observed = scheduler.hive
-        book = state.tree.book if state.tree is not None else None
+        book = state.tree.accounting if state.tree is not None else None
         if self._scores is None or self._scores.round != state.agents.window.round:
             self._scores = collect.scores_event(state.agents)
         events: list[AnyEvent] = [

@@ -41,7 +41,9 @@ def mix(
     if running.is_empty():
         return prefill, running
     prefixes = running.seq_lens_cpu.tolist()
-    if not rows.have_room([*prefill.prefix_lens, *prefixes], [*prefill.extend_lens, *(1 for _ in prefixes)]):
+    if not rows.lengths_fit(
+        [*prefill.prefix_lens, *prefixes], [*prefill.extend_lens, *(1 for _ in prefixes)]
+    ):
         return prefill, running
     # Upstream's own check, which retracts where there is no room, comes with the next decode step.
     if not running.check_decode_mem():

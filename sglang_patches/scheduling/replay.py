@@ -44,7 +44,7 @@ def begin(scheduler: Scheduler, req: Req) -> None:
     attached.replay = state.cache.begin(attached.cached)
     if attached.cached.sample is not None:
         state.drawing.append(req)
-    if not _slice(scheduler, req):
+    if not _run_slice(scheduler, req):
         state.replaying.append(req)
 
 
@@ -52,20 +52,20 @@ def advance(scheduler: Scheduler) -> None:
     """Give every replay in progress a slice, and answer those that are over."""
     state: SchedulerState = scheduler.hive
     if state.drawing and (state.waiting or len(state.drawing) > DRAWING):
-        _see_off_lost(scheduler)
+        _finish_lost(scheduler)
     if state.replaying:
         replaying, state.replaying = state.replaying, []
-        state.replaying += [req for req in replaying if not _slice(scheduler, req)]
-    if state.answers:
-        _answer(scheduler)
+        state.replaying += [req for req in replaying if not _run_slice(scheduler, req)]
+    if state.pending_outputs:
+        _send_outputs(scheduler)
 
 
-def _answer(scheduler: Scheduler) -> None:
+def _send_outputs(scheduler: Scheduler) -> None:
     """Send on what was replayed: one message for all requests of a loop, to each of the processes behind."""
     state: SchedulerState = scheduler.hive
-    answers, state.answers = list(state.answers.values()), {}
+    outputs, state.pending_outputs = list(state.pending_outputs.values()), {}
     for logprobs in (False, True):
-        if some := [req for req in answers if req.return_logprob == logprobs]:
+        if some := [req for req in outputs if req.return_logprob == logprobs]:
             scheduler.output_streamer.stream_output(some, logprobs)
 
 
@@ -78,7 +78,7 @@ def prefetch(scheduler: Scheduler) -> bool:
     return True
 
 
-def _see_off_lost(scheduler: Scheduler) -> None:
+def _finish_lost(scheduler: Scheduler) -> None:
     """The engine has many ways to drop a request; none of them may let later samples of its state wait for good."""
     if scheduler.server_args.pp_size > 1:
         return  # micro-batches in flight are not ours to look through
@@ -87,7 +87,7 @@ def _see_off_lost(scheduler: Scheduler) -> None:
     alive = {id(req) for batch in batches if batch is not None for req in batch.reqs}
     alive |= {id(req) for req in (*scheduler.waiting_queue, *scheduler.hive.replaying, scheduler.chunked_req)}
     for req in [req for req in scheduler.hive.drawing if id(req) not in alive]:
-        depart(scheduler, req, ended=False)
+        finish(scheduler, req, ended=False)
 
 
 def abort(scheduler: Scheduler, recv_req: AbortReq) -> None:
@@ -98,21 +98,21 @@ def abort(scheduler: Scheduler, recv_req: AbortReq) -> None:
     gone = [req for req in state.replaying if recv_req.abort_all or req.rid == recv_req.rid]
     for req in gone:
         state.replaying.remove(req)
-        state.answers.pop(id(req), None)
+        state.pending_outputs.pop(id(req), None)
         scheduler.ipc_channels.send_to_tokenizer.send_output(AbortReq(rid=req.rid), req)
-        depart(scheduler, req, ended=False)
+        finish(scheduler, req, ended=False)
 
 
-def depart(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
+def finish(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
     """A request is over: see it off from the cache's books and from the counts.
 
     ``ended`` says that it came to a natural end and was not aborted.
     """
     state: SchedulerState = scheduler.hive
     attached: RequestState = req.hive
-    if attached.departed:
+    if attached.finished:
         return
-    attached.departed = True
+    attached.finished = True
     if attached.cached is not None and state.cache is not None:
         if attached.cached.sample is not None:
             state.drawing.remove(req)
@@ -120,7 +120,7 @@ def depart(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
         # Req is part of a reference cycle: what hangs on it would wait for the garbage collector.
         attached.cached = attached.replay = None
     if state.kv is not None:
-        state.kv.departed(req)
+        state.kv.release(req)
     counts = {
         "cached_tokens": req.cached_tokens,
         "generated": len(req.output_ids) - attached.arrived_with,
@@ -133,10 +133,10 @@ def depart(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
         agent = state.agents.profile(attached.agent).name
         state.metrics.finished(state.agents, agent, len(req.origin_input_ids), **counts)
         state.metrics.cache(state.cache)
-        state.metrics.agents(state.agents, state.tree.book if state.tree is not None else None)
+        state.metrics.agents(state.agents, state.tree.accounting if state.tree is not None else None)
 
 
-def _slice(scheduler: Scheduler, req: Req) -> bool:
+def _run_slice(scheduler: Scheduler, req: Req) -> bool:
     """Replay a slice of a request; whether the replay is over, and the request in the queue or answered."""
     state: SchedulerState = scheduler.hive
     attached: RequestState = req.hive
@@ -146,13 +146,15 @@ def _slice(scheduler: Scheduler, req: Req) -> bool:
     known = replay.tokens
     if req.to_finish is None:
         assert attached.cached is not None
-        cache.run(replay, attached.cached, req.output_ids, lambda token, node: _take(req, token, node), SLICE)
+        cache.run(
+            replay, attached.cached, req.output_ids, lambda token, node: _append(req, token, node), SLICE
+        )
     attached.arrived_with = replay.tokens
     if new := replay.tokens - known:
         _mark(req, new)
     if replay.stop is None and req.to_finish is None:
         if new and req.stream:
-            state.answers[id(req)] = req
+            state.pending_outputs[id(req)] = req
         return False
     replay.stop = replay.stop or Stop.DIVERGED
     cache.concluded(replay)
@@ -176,15 +178,15 @@ def _conclude(scheduler: Scheduler, req: Req, *, finished: bool) -> None:
     if finished:
         req.time_stats.set_wait_queue_entry_time()
         req.time_stats.set_quick_finish_time()
-        depart(scheduler, req, ended=not isinstance(req.finished_reason, FINISH_ABORT))
+        finish(scheduler, req, ended=not isinstance(req.finished_reason, FINISH_ABORT))
     if finished or (attached.arrived_with and req.stream):
-        scheduler.hive.answers[id(req)] = req
+        scheduler.hive.pending_outputs[id(req)] = req
     if not finished:
         scheduler.hive.cache.queued(attached.cached, req.output_ids)
         scheduler._add_request_to_queue(req)
 
 
-def _take(req: Req, token: int, node: Node) -> Verdict:
+def _append(req: Req, token: int, node: Node) -> Verdict:
     """Put one chosen token into the request."""
     if req.return_logprob and not _add_logprobs(req, token, node):
         return Verdict.REFUSED

@@ -39,7 +39,7 @@ class SchedulerState:
     """Distinct samples that are being drawn."""
     rows: DecodeRows | None = None
     """What goes through the model as decode rows; None on a release of SGLang where nothing can."""
-    answers: dict[int, Req] = field(default_factory=dict)
+    pending_outputs: dict[int, Req] = field(default_factory=dict)
     """By identity, requests of this loop with replayed tokens that are to be sent on."""
     joined: int = 0
     """Replayed requests that entered the decode batch without a prefill."""
@@ -70,7 +70,7 @@ class SchedulerState:
             }
         known = self.agents.summary(view)
         if self.tree is not None:
-            residency = self.tree.book.summary()
+            residency = self.tree.accounting.summary()
             for agent in known["agents"]:
                 agent |= residency.get(agent["name"], NOT_RESIDENT)
         tree = self.tree.summary() if self.tree is not None else None

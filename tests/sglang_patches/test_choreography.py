@@ -45,7 +45,7 @@ def made(server: Server, *messages: tuple[str | None, str, str]) -> Choreography
     """A choreography with messages: tenant, session and id of each."""
     choreography = Choreography(server)
     for tenant, session, id in messages:
-        choreography.book.add(Message(id, tenant, session, array("q", [1, 2]), 0))
+        choreography.messages.add(Message(id, tenant, session, array("q", [1, 2]), 0))
     return choreography
 
 
@@ -99,6 +99,6 @@ async def test_what_the_engine_has_no_room_for_is_unavailable_and_no_message(dec
     with pytest.raises(HTTPException) as caught:
         await choreography.run(body, request, decodes=decodes)
     assert (caught.value.status_code, caught.value.detail) == (503, "no room")
-    assert choreography.book.get(None, "one") is None
+    assert choreography.messages.get(None, "one") is None
     server.ends = {"type": "length"}
     assert (await choreography.run(body, request, decodes=decodes))["id"] == "one"

@@ -169,7 +169,7 @@ def test_a_request_says_what_it_asks_of_the_store() -> None:
     assert pool.kv.states == {req.rid: state}
     assert (state.request, state.tenant, state.adapter) == (asked, "t", "lora")
     assert (state.tokens, state.corrector.probes) == (array("q", prompt), True)
-    assert req.customized_info == {"hive_kv": [state.said]}
+    assert req.customized_info == {"hive_kv": [state.counts]}
 
 
 def test_what_others_tell_of_a_request_stays() -> None:
@@ -188,7 +188,7 @@ def test_a_request_that_asks_for_nothing_is_not_known() -> None:
         req = SegmentedRequest("one", [1, 2], None)
         req.sampling_params.custom_params = params
         pool.kv.arrived(req)
-        pool.kv.departed(req)
+        pool.kv.release(req)
         assert (state_of(req), req.customized_info, pool.kv.states) == (None, None, {})
 
 
@@ -197,10 +197,10 @@ def test_one_that_departs_takes_no_other_of_its_id_along() -> None:
     first, second = (SegmentedRequest("same", *call("m", [1, 2, 3])) for _ in range(2))
     pool.kv.arrived(first)
     pool.kv.arrived(second)
-    pool.kv.departed(first)
+    pool.kv.release(first)
     assert pool.kv.states == {"same": second.state}
-    pool.kv.departed(second)
-    pool.kv.departed(second)
+    pool.kv.release(second)
+    pool.kv.release(second)
     assert pool.kv.states == {}
 
 

@@ -52,7 +52,7 @@ def test_kv_belongs_to_the_agent_that_computed_it(policy: str) -> None:
     pool.run(text(0, 30), "writer", output=text(9, 11))
     pool.run(text(0, 30) + text(1, 20), "reader")
     pool.check()
-    assert pool.cache.book.summary() == {
+    assert pool.cache.accounting.summary() == {
         "writer": {"resident_tokens": 40, "stored_tokens": 40, "evicted_tokens": 0},
         "reader": {"resident_tokens": 20, "stored_tokens": 20, "evicted_tokens": 0},
     }
@@ -65,14 +65,14 @@ def test_requests_that_name_no_agent_are_counted_together() -> None:
     pool = KvPool(256)
     pool.run(text(0, 10))
     pool.run(text(1, 10), None, "run-1")
-    assert pool.cache.book.resident == {OTHER: 20}
+    assert pool.cache.accounting.resident == {OTHER: 20}
 
 
 def test_agents_past_the_limit_are_counted_together() -> None:
     pool = KvPool(256, max_agents=2)
     for number in range(4):
         pool.run(text(number, 10), f"agent-{number}")
-    assert pool.cache.book.resident == {"agent-0": 10, "agent-1": 10, OTHER: 20}
+    assert pool.cache.accounting.resident == {"agent-0": 10, "agent-1": 10, OTHER: 20}
 
 
 def test_a_health_check_is_nobodys_and_no_admission() -> None:
@@ -82,8 +82,8 @@ def test_a_health_check_is_nobodys_and_no_admission() -> None:
     assert pool.admit(check)
     pool.finish(check)
     pool.check()
-    assert pool.cache.book.resident == {"a": 10, OTHER: 3}
-    assert pool.cache.book.clock == 1
+    assert pool.cache.accounting.resident == {"a": 10, OTHER: 3}
+    assert pool.cache.accounting.clock == 1
 
 
 def test_looking_for_a_prefix_is_no_use_of_it() -> None:
@@ -96,7 +96,7 @@ def test_looking_for_a_prefix_is_no_use_of_it() -> None:
     assert [(record.agent, record.hits, record.ends, record.used) for record in records] == [
         ("a", 0, 0, 1)
     ] * 2
-    assert pool.cache.book.clock == 1
+    assert pool.cache.accounting.clock == 1
     pool.check()
 
 
@@ -111,7 +111,7 @@ def test_a_request_uses_its_prefix_once_however_many_chunks_it_is_computed_in() 
     pool.finish(req)
     records = [node.hive for node in subtree(pool.cache.root_node)[1:]]
     assert [(record.producer, record.hits) for record in records] == [("a", 1)] + [("b", 0)] * 4
-    assert pool.cache.book.clock == 2
+    assert pool.cache.accounting.clock == 2
     assert pool.agents.window.edges()[0]["tokens"] == 20
 
 
@@ -124,13 +124,13 @@ def test_a_retracted_request_uses_its_prefix_once() -> None:
         pool.decode(req, 7)
         pool.retract(req)
         pool.check()
-    assert pool.cache.book.clock == 2
+    assert pool.cache.accounting.clock == 2
     assert pool.agents.window.edges()[0]["events"] == 1
     assert pool.admit(req)
     pool.finish(req)
     pool.check()
     # What the prefills stored stays when a request is retracted; its last drawn token has no KV before the next one.
-    assert pool.cache.book.resident == {"a": 20, "b": 8}
+    assert pool.cache.accounting.resident == {"a": 20, "b": 8}
 
 
 def test_a_request_that_ends_with_its_prefill_is_counted_as_it_finishes() -> None:
@@ -144,8 +144,8 @@ def test_a_request_that_ends_with_its_prefill_is_counted_as_it_finishes() -> Non
     pool._extend(req, 10)
     pool.finish(req)
     pool.check()
-    assert pool.cache.book.resident == {"a": 10}
-    assert pool.cache.book.clock == 1
+    assert pool.cache.accounting.resident == {"a": 10}
+    assert pool.cache.accounting.clock == 1
 
 
 def test_a_split_leaves_both_halves_with_what_was_known_of_the_whole() -> None:
@@ -187,7 +187,7 @@ def test_a_trimmed_leaf_can_be_trimmed_again_and_grown_again(page: int) -> None:
     pool.run(text(0, 320), "b", "run-1")
     pool.check()
     assert pool.resident(text(0, 320)) == 320
-    assert pool.cache.book.resident == {"a": 272, "b": 48}
+    assert pool.cache.accounting.resident == {"a": 272, "b": 48}
 
 
 def test_a_batch_is_a_hundredth_of_the_pool_at_least() -> None:
@@ -224,7 +224,7 @@ def test_more_than_there_is_takes_all_but_what_requests_use(policy: str, page: i
     pool.evict(10_000)
     pool.check()
     assert pool.cache.total_size() == 0
-    assert pool.cache.book.resident == {}
+    assert pool.cache.accounting.resident == {}
     assert pool.allocator.available_size() == 512
 
 
@@ -301,9 +301,9 @@ def test_density_keeps_what_an_agent_comes_back_to() -> None:
         pool.run([*text(0, 200), turn], "looping", "loop")
         pool.run(text(turn + 1, 300), "once", "loop")
         pool.check()
-    assert pool.cache.book.totals["once"].evicted > 10_000
+    assert pool.cache.accounting.totals["once"].evicted > 10_000
     assert pool.resident(text(0, 200)) == 200
-    assert pool.cache.book.totals["looping"].evicted < 200
+    assert pool.cache.accounting.totals["looping"].evicted < 200
     for turn in range(100, 107):
         pool.run(text(turn, 300), "once", "loop")
     assert pool.resident(text(0, 200)) == 200, "LRU would have let it go"
@@ -397,7 +397,7 @@ def test_what_two_requests_of_one_batch_computed_is_of_both_their_sessions(polic
     assert (nodes[192].dead, nodes[192].session, nodes[192].shared) == (False, None, True)
     assert (nodes[192].hits, nodes[192].ends, nodes[192].agent) == (0, 0, "a"), "neither found it there"
     assert sorted(leaf.hive.dead for leaf in pool.leaves()) == [False, True]
-    assert pool.cache.book.clock == 2
+    assert pool.cache.accounting.clock == 2
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -473,14 +473,14 @@ def test_an_agent_above_its_share_goes_first_whatever_it_is_worth() -> None:
     pool.run(text(1, 150), "poor")
     for turn in range(30):
         pool.run([*text(0, 100), 100 + turn], "hog")
-    assert pool.cache.book.shares()["hog"] < 0.6
+    assert pool.cache.accounting.shares()["hog"] < 0.6
     for name in range(2, 6):
         pool.run(text(name, 100), "hog")
-    assert pool.cache.book.shares()["hog"] > 0.6
+    assert pool.cache.accounting.shares()["hog"] > 0.6
     pool.evict(200)
     pool.check()
     assert pool.resident(text(1, 150)) == 150
-    assert pool.cache.book.resident["poor"] == 150
+    assert pool.cache.accounting.resident["poor"] == 150
 
 
 def test_an_agent_that_reads_what_others_wrote_is_held_to_its_share_as_well() -> None:
@@ -493,7 +493,7 @@ def test_an_agent_that_reads_what_others_wrote_is_held_to_its_share_as_well() ->
     pool.evict(300)
     pool.check()
     assert pool.resident(text(20, 100)) == 100
-    assert pool.cache.book.resident == {"writer": 505, "reader": 3, "poor": 100}
+    assert pool.cache.accounting.resident == {"writer": 505, "reader": 3, "poor": 100}
 
 
 def test_an_agent_does_not_pay_for_what_others_read() -> None:
@@ -503,7 +503,7 @@ def test_an_agent_does_not_pay_for_what_others_read() -> None:
     for name, reader in enumerate(("b", "c", "d", "e")):
         pool.run([*text(name, 100), 5], reader)
     pool.run(text(20, 100), "once")
-    assert pool.cache.book.resident["writer"] > 0.5 * pool.cache.total_size()
+    assert pool.cache.accounting.resident["writer"] > 0.5 * pool.cache.total_size()
     assert not any(pool.cache.worth_of(leaf) < 0 for leaf in pool.leaves())
 
 
@@ -517,7 +517,7 @@ def test_one_nodes_worth_is_what_the_index_goes_by(policy: str) -> None:
         pool.run(text(name, 40), agent, f"run-{name}")
     pool.end_session("run-1")
     index = pool.cache.evictable_leaves
-    victims = list(index.victims(pool.cache.book.clock, pool.cache.book.shares()))
+    victims = list(index.victims(pool.cache.accounting.clock, pool.cache.accounting.shares()))
     priorities = [pool.cache.eviction_strategy.get_priority(leaf) for leaf in victims]
     assert priorities == sorted(priorities)
     assert priorities[0] < priorities[-1]
@@ -529,7 +529,7 @@ def test_a_flush_leaves_nothing_but_the_totals() -> None:
         pool = KvPool(256, policy)
         pool.run(text(0, 100), "a", "run-1")
         pool.evict(30)
-        evicted = pool.cache.book.totals["a"].evicted
+        evicted = pool.cache.accounting.totals["a"].evicted
         pool.flush()
         pool.check()
         assert pool.leaves() == []
@@ -537,7 +537,7 @@ def test_a_flush_leaves_nothing_but_the_totals() -> None:
         assert pool.cache.summary()["evicted_tokens"] == evicted >= 30
         pool.run(text(0, 100), "a", "run-1")
         pool.check()
-        assert pool.cache.book.resident == {"a": 100}
+        assert pool.cache.accounting.resident == {"a": 100}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -585,7 +585,7 @@ def test_the_engines_policies_decide_as_the_engines_cache_does(policy: str, stra
             pool.check()
     paths = [sorted(path_of(leaf) for leaf in pool.leaves()) for pool in (ours, theirs)]
     assert paths[0] == paths[1]
-    assert ours.cache.book.totals["a"].evicted > 3000
+    assert ours.cache.accounting.totals["a"].evicted > 3000
 
 
 def test_the_engines_choice_is_left_as_it_is() -> None:
@@ -638,11 +638,11 @@ def forgotten(pool: KvPool) -> None:
 
 
 def counted_twice(pool: KvPool) -> None:
-    pool.cache.book.resident["a"] += 1
+    pool.cache.accounting.resident["a"] += 1
 
 
 def held_twice(pool: KvPool) -> None:
-    pool.cache.book.held["a"] += 1
+    pool.cache.accounting.held["a"] += 1
 
 
 def changed(pool: KvPool) -> None:
@@ -931,7 +931,7 @@ def test_two_ranks_evict_the_same_tokens_in_the_same_order(
     assert len(ranks.freed[0]) > 100
     assert len({tuple(path) for path, _ in ranks.freed[0]}) > 30
     assert ranks.pools[0].agents.summary() == ranks.pools[1].agents.summary()
-    assert ranks.pools[0].cache.book.summary() == ranks.pools[1].cache.book.summary()
+    assert ranks.pools[0].cache.accounting.summary() == ranks.pools[1].cache.accounting.summary()
 
 
 def step_of(pool: KvPool, kind: str, chance: random.Random) -> Any:
@@ -982,7 +982,7 @@ def test_a_long_run_of_agents_that_come_and_go_adds_up(policy: str) -> None:
     summary = pool.cache.summary()
     assert summary["admissions"] == 600
     assert summary["evicted_tokens"] > 10_000
-    totals = pool.cache.book.totals
+    totals = pool.cache.accounting.totals
     assert len(totals) <= 21
     assert sum(total.stored - total.evicted for total in totals.values()) == pool.cache.total_size()
     assert pool.allocator.available_size() + pool.cache.total_size() == 3000

@@ -362,7 +362,7 @@ def test_a_request_that_was_seen_off_is_not_seen_off_again() -> None:
     scheduler._add_request_to_queue(req)
     scheduler.max_queued_requests = None
     scheduler._add_request_to_queue(other)
-    replay.depart(scheduler, req, ended=False)
+    replay.finish(scheduler, req, ended=False)
     scheduler.result(Batch(req), req)
     assert scheduler.running == {"a": 1}
 
@@ -391,15 +391,17 @@ def test_a_request_is_counted_under_one_name_until_it_leaves() -> None:
 def test_the_books_are_bounded_however_many_agents_come_and_go() -> None:
     pool = KvPool(200, max_agents=3, window=WindowSettings(2, 2))
     tree = pool.cache
-    pool.agents.reuse_slots(tree.book.holds, tree.book.forget)
+    pool.agents.reuse_slots(tree.accounting.holds, tree.accounting.forget)
     for number in range(60):
         pool.run([number + 1] * 20, f"agent-{number % 30}", output=[1, 2])
         pool.check()
         known = {agent["name"] for agent in pool.agents.summary()["agents"]}
-        assert set(tree.book.resident) | set(tree.book.held) <= set(tree.book.totals) <= known
+        assert (
+            set(tree.accounting.resident) | set(tree.accounting.held) <= set(tree.accounting.totals) <= known
+        )
         assert len(known) <= 4
         assert len(tree.policy._agents) <= 4
-    totals = tree.book.totals
+    totals = tree.accounting.totals
     stored = sum(total.stored for total in totals.values())
     assert stored >= 60 * 20, "of nobody it is lost"
     assert stored - sum(total.evicted for total in totals.values()) == tree.total_size()
@@ -410,4 +412,8 @@ def test_whose_kv_another_agent_computed_holds_it_too() -> None:
     pool = KvPool(200)
     pool.run([1] * 20, "writer")
     pool.run([1] * 20, "reader")
-    assert [pool.cache.book.holds(name) for name in ("writer", "reader", "third")] == [True, True, False]
+    assert [pool.cache.accounting.holds(name) for name in ("writer", "reader", "third")] == [
+        True,
+        True,
+        False,
+    ]

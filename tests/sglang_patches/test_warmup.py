@@ -14,7 +14,7 @@ import pytest
 
 from hive.launch_server import with_warm_up
 from hive.server.request_checks.batches import WARM_UP_RID
-from sglang_patches.http.warmup import LONG_PROMPT, needs, warm_up
+from sglang_patches.http.warmup import LONG_PROMPT, warm_up, warm_up_requests
 
 
 def manager(*, grammars: bool = True, generation: bool = True, failing: str = "") -> Any:
@@ -58,7 +58,7 @@ def test_without_grammars_none_is_asked_for() -> None:
     server = manager(grammars=False)
     asyncio.run(warm_up("null", server))
     assert not any("regex" in request.sampling_params for request in server.asked)
-    assert len(server.asked) == len(list(needs(server.server_args, grammars=False)))
+    assert len(server.asked) == len(list(warm_up_requests(server.server_args, grammars=False)))
 
 
 def test_what_the_model_cannot_do_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -48,7 +48,7 @@ class Refusal(Exception):
         self.status = status
 
 
-class RequestDoor:
+class RequestMiddleware:
     """The middleware.  ``limits`` are those of the server behind ``app``, ``access`` says who may use it."""
 
     def __init__(self, app: App, limits: Limits, access: Access) -> None:
@@ -78,7 +78,7 @@ class RequestDoor:
                     if route in routes.CHATS and _asks_for_meta_info(parsed):
                         body = orjson.dumps({**parsed, "return_meta_info": True})
                         scope = _resized(scope, len(body))
-                receive = _replay(body, receive)
+                receive = _with_body(body, receive)
                 if route in routes.SHOWING_ARGUMENTS:
                     send = _without_secrets(send)
             await self._app(scope, receive, send)
@@ -165,7 +165,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 def install(app: Any, limits: Limits, access: Access) -> None:
     """Put the door into a Starlette app that does not serve yet.
 
-    It becomes the innermost middleware: keys are checked, bodies unpacked and answers given CORS headers by those
+    It becomes the innermost middleware: keys are checked, bodies unpacked and answers delivered CORS headers by those
     around it, in whatever order they are added.  A :class:`RequestError` that an endpoint raises (the checks run once
     more on SGLang's own request objects) is answered in the same form.
 
@@ -174,11 +174,11 @@ def install(app: Any, limits: Limits, access: Access) -> None:
     """
     if app.middleware_stack is not None:
         raise RuntimeError("the request door must be installed before the app serves")
-    app.user_middleware.append(Middleware(RequestDoor, limits=limits, access=access))
-    app.add_exception_handler(RequestError, _answer)
+    app.user_middleware.append(Middleware(RequestMiddleware, limits=limits, access=access))
+    app.add_exception_handler(RequestError, _error_response)
 
 
-def _answer(_request: Any, error: RequestError) -> Response:
+def _error_response(_request: Any, error: RequestError) -> Response:
     return Response(error_body(error, 400), status_code=400, media_type="application/json")
 
 
@@ -241,18 +241,18 @@ def _parse(body: bytes) -> Any:
         raise RequestError("body", f"must be JSON: {error}") from None
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
+def _with_body(body: bytes, receive: Receive) -> Receive:
     """A channel that gives the body once and then whatever the client does next, such as going away."""
-    given = False
+    delivered = False
 
-    async def replaying() -> Message:
-        nonlocal given
-        if given:
+    async def receive_body() -> Message:
+        nonlocal delivered
+        if delivered:
             return await receive()
-        given = True
+        delivered = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return replaying
+    return receive_body
 
 
 def _without_secrets(send: Send) -> Send:
@@ -260,7 +260,7 @@ def _without_secrets(send: Send) -> Send:
     start: Message = {}
     parts: list[bytes] = []
 
-    async def sending(message: Message) -> None:
+    async def send_filtered(message: Message) -> None:
         nonlocal start
         if message["type"] == "http.response.start":
             start = message
@@ -273,7 +273,7 @@ def _without_secrets(send: Send) -> Send:
             await send(_resized(start, len(body)))
             await send({"type": "http.response.body", "body": body})
 
-    return sending
+    return send_filtered
 
 
 async def _refuse(send: Send, refusal: Refusal) -> None:
