@@ -28,7 +28,7 @@ def router(server_args: Any) -> APIRouter:
         try:
             return EventStream(hub)
         except TooManyClients as error:
-            # SGLang's handler of HTTPException leaves headers out.
+            # SGLang's handler for HTTPException drops headers.
             return JSONResponse({"detail": str(error)}, 503, {"retry-after": "10"})
 
     @routes.get(page.PATH.removeprefix("/hive"), response_class=Response)
@@ -39,6 +39,6 @@ def router(server_args: Any) -> APIRouter:
 
 
 def _stopping() -> bool:
-    """Whether uvicorn is about to end; it has no other way to ask, and waits for streams to end by themselves."""
+    """Whether uvicorn is shutting down. It has no public way to ask, and waits for streams to end by themselves."""
     handler = signal.getsignal(signal.SIGINT)
     return bool(getattr(getattr(handler, "__self__", None), "should_exit", False))

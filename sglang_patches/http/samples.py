@@ -1,7 +1,7 @@
-"""``POST /hive/generate``: one prompt and many samples of its answer, in one request.
+"""``POST /hive/generate``: one prompt and many samples of its continuation, in one request.
 
-The prompt is rendered and tokenised once, the samples go to the scheduler in one message, and each is answered as it
-ends.  What a sample is drawn from is its own: its seed, its tag, its id.
+The prompt is rendered and tokenized once, and all samples go to the scheduler in one message.  Each sample is
+returned as it finishes.  Every sample has its own seed, tag and id.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from sglang_patches.http.meta_info import annotate
 from sglang_patches.http.request_middleware import PARSED, error_body
 
 CHAT_ENDPOINT_ONLY = "chat_endpoint_only"
-"""Code of the refusal of a dialogue with whose answers the chat endpoint does more than to hand them on."""
+"""Error code for a dialogue whose output the chat endpoint must post-process."""
 
 
 def router(tokenizer_manager: Any, access: Access) -> APIRouter:
-    """The routes over a running tokenizer manager."""
+    """Return the routes for a running tokenizer manager."""
     routes = APIRouter(prefix="/hive")
 
     @routes.post("/generate")
@@ -40,9 +40,7 @@ def router(tokenizer_manager: Any, access: Access) -> APIRouter:
             rendered = render(chat, body["messages"], body.get("prefix_ids") or [])
             defaults = rendered["sampling_params"]
             if defaults is None:
-                rule = (
-                    "must go to /v1/chat/completions: it does more with the model's answer than to hand it on"
-                )
+                rule = "must be sent to /v1/chat/completions, which post-processes the output of this model"
                 refusal = error_body(RequestError("messages", rule), CHAT_ENDPOINT_ONLY)
                 return Response(refusal, 409, media_type="application/json")
             prompt = {"kept": rendered["kept"], "ids": rendered["ids"]}
@@ -71,7 +69,7 @@ def router(tokenizer_manager: Any, access: Access) -> APIRouter:
 
 
 def with_defaults(params: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Sampling parameters, with the chat endpoint's where a request leaves them out; stops are joined."""
+    """Return sampling parameters, completed with the chat endpoint's defaults; stop strings are concatenated."""
     joined = {**defaults, **{name: value for name, value in params.items() if value is not None}}
     given = params.get("stop") or []
     if stops := [*defaults.get("stop", ()), *([given] if isinstance(given, str) else given)]:
@@ -85,12 +83,12 @@ def _tenant_of(obj: Any) -> str | None:
 
 
 def _aborted(state: Any) -> bool:
-    """Whether a sample was aborted before it was sent; only some releases of SGLang remember that."""
+    """Whether a sample was aborted before it was sent; only some releases of SGLang record this."""
     return getattr(state, "abort_requested", False) and not state.dispatched
 
 
 class _SampleEvent:
-    """Stands for the event of one sample: it says which one it is that has updated."""
+    """Replaces the event of one sample's state: records which sample has a new output."""
 
     __slots__ = ("_index", "_samples")
 
@@ -107,8 +105,8 @@ class Samples:
 
     Args:
         manager: SGLang's tokenizer manager.
-        body: of the request, checked; ``input_ids`` are the prompt where messages were rendered.
-        request: of the client, for logs.
+        body: the checked request body; ``input_ids`` are the prompt if messages were rendered.
+        request: the client's request, for logs.
     """
 
     def __init__(self, manager: Any, body: Mapping[str, Any], request: Request) -> None:
@@ -127,13 +125,13 @@ class Samples:
         self._obj = GenerateReqInput(
             text=body.get("text"),
             input_ids=body.get("input_ids"),
-            # The first one's tag, for what looks at the request as a whole: all have the same tenant, or their own.
+            # For code that inspects the whole request: either all samples share a tenant, or none has one.
             sampling_params={**shared, "custom_params": {**self._custom, "hive": self._tags[0]}},
             lora_path=body.get("lora_path"),
             stream=bool(body.get("stream")),
         )
         self._states: dict[int, Any] = {}
-        """Of the samples that are not over."""
+        """Engine states of unfinished samples, by index."""
         self._updated: dict[int, None] = {}
         self._wakeup = asyncio.Event()
         self._needed: Any = ()
@@ -144,7 +142,7 @@ class Samples:
         """Send all samples to the scheduler.
 
         Raises:
-            RequestError: where the request cannot be had.
+            RequestError: if the request cannot be served.
         """
         manager, obj = self._manager, self._obj
         manager.auto_create_handle_loop()
@@ -163,7 +161,7 @@ class Samples:
         except RequestError:
             raise
         except ValueError as error:
-            # What the engine refuses of a checked request is the length of its prompt, or of what shall follow it.
+            # The engine rejects a checked request only if the prompt or the requested output is too long.
             raise RequestError(self._prompt, f"cannot be served: {error}") from None
 
     def _register(self) -> None:
@@ -183,20 +181,20 @@ class Samples:
 
     def _check_adapter(self) -> None:
         path = self._obj.lora_path
-        # It has all that were ever loaded: what was unloaded since is loaded again by whoever asks for it.
+        # The cache contains every adapter that was ever loaded. SGLang reloads an unloaded one on request.
         if path is not None and path not in self._manager.lora_ref_cache:
             raise RequestError(
                 "lora_path", f"must be the name of an adapter that was loaded, got {shown(path)}"
             )
 
     async def _acquire_adapter(self) -> None:
-        """Count every sample as a use of the adapter, until it ends."""
+        """Acquire the adapter once per sample; each releases it when it ends."""
         if self._obj.lora_path is None:
             return
-        asked = copy.copy(self._obj)
-        asked.lora_path = [self._obj.lora_path] * len(self._states)
-        await self._manager._validate_and_resolve_lora(asked)
-        for state, lora_id in zip(self._states.values(), asked.lora_id, strict=True):
+        resolved = copy.copy(self._obj)
+        resolved.lora_path = [self._obj.lora_path] * len(self._states)
+        await self._manager._validate_and_resolve_lora(resolved)
+        for state, lora_id in zip(self._states.values(), resolved.lora_id, strict=True):
             state.obj.lora_id = lora_id
 
     async def _send(self) -> None:
@@ -217,14 +215,14 @@ class Samples:
             batch.append(one)
         if batch:
             sent = manager._send_batch_request(batch)
-            # Later releases of SGLang may have to wait for media there.
+            # In later releases of SGLang, this may wait for media.
             if inspect.isawaitable(sent):
                 await sent
         for index in [index for index, state in self._states.items() if _aborted(state)]:
             await self._end_unsent(index)
 
     async def _end_unsent(self, index: int) -> None:
-        """A sample that was aborted before it was sent: the scheduler has no word for it."""
+        """End a sample that was aborted before it was sent: the scheduler will not report it."""
         from sglang.srt.managers.io_struct import AbortReq
 
         state = self._states[index]
@@ -233,7 +231,7 @@ class Samples:
         self._manager._handle_abort_req(AbortReq(rid=state.obj.rid))
 
     def discard(self) -> None:
-        """Forget samples of a request that was refused, or has gone, before they were sent."""
+        """Discard samples that were not sent, of a rejected request or a disconnected client."""
         for state in self._states.values():
             if not state.dispatched:
                 self._manager.rid_to_state.pop(state.obj.rid, None)
@@ -242,45 +240,45 @@ class Samples:
     # Out of the engine.
 
     def notify(self, index: int) -> None:
-        """A sample has updated."""
+        """Record that a sample has a new output."""
         self._updated[index] = None
         self._wakeup.set()
 
     def wake(self) -> None:
-        """Let :meth:`answers` look around without updated."""
+        """Make :meth:`updates` return, even without a new output."""
         self._wakeup.set()
 
     async def updates(self) -> list[dict[str, Any]]:
-        """The next answers, or pieces of answers; none when woken without."""
+        """Wait for new outputs and return them; empty after :meth:`wake`."""
         await self._wakeup.wait()
         self._wakeup.clear()
         updated, self._updated = self._updated, {}
-        return [answer for index in updated if (answer := await self._answer(index)) is not None]
+        return [output for index in updated if (output := await self._output(index)) is not None]
 
     @property
     def done(self) -> bool:
-        """Whether every sample was answered."""
+        """Whether all samples are finished."""
         return not self._states
 
     def abort(self) -> None:
-        """Nobody waits for what is left."""
+        """Abort the unfinished samples."""
         for state in self._states.values():
             if not state.finished and state.dispatched:
                 self._manager.abort_request(state.obj.rid)
         self._states.clear()
 
-    async def _answer(self, index: int) -> dict[str, Any] | None:
+    async def _output(self, index: int) -> dict[str, Any] | None:
         state = self._states.get(index)
         if state is None or not state.out_list:
             return None
         out = state.out_list[-1]
         state.out_list = []
         meta = out["meta_info"]
-        # Pieces of an incremental stream tell of themselves alone.
+        # In an incremental stream, a piece has only its own customized_info.
         meta.update(state.customized_info_accumulated)
-        answer = {"index": index, "output_ids": state.output_ids, "meta_info": meta}
+        output = {"index": index, "output_ids": state.output_ids, "meta_info": meta}
         if "text" in out:
-            answer["text"] = state.get_text()
+            output["text"] = state.get_text()
         if state.finished:
             del self._states[index]
             if failure := await self._finish(state, out):
@@ -289,10 +287,10 @@ class Samples:
             annotate(meta, self._tags[index])
             if self._needed:
                 self._manager.hive_segments.forget_missing(self._needed, meta)
-        return answer
+        return output
 
     async def _finish(self, state: Any, out: dict[str, Any]) -> dict[str, Any] | None:
-        """What SGLang does when a request ends; the error, if it failed."""
+        """Do what SGLang does when a request ends; return the error if it failed."""
         manager, meta = self._manager, out["meta_info"]
         if not state.time_stats.response_sent_to_client_time:
             state.time_stats.set_response_sent_to_client_time()
@@ -312,7 +310,7 @@ class Samples:
 
 
 class _JsonLinesResponse(Response):
-    """The answers, one JSON object in each line, as they come; what is left when the client goes is aborted."""
+    """A response with one JSON object per line and output; aborts the remaining samples when the client disconnects."""
 
     media_type = "application/x-ndjson"
 

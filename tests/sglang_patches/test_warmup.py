@@ -65,8 +65,10 @@ def test_what_the_model_cannot_do_stops_nothing(caplog: pytest.LogCaptureFixture
     server = manager(failing="logit_bias")
     with caplog.at_level("INFO"):
         asyncio.run(warm_up("null", server))
-    assert any("biases cannot be had: logit_bias is not for this model" in each for each in caplog.messages)
-    assert caplog.messages[-1].startswith("Hive: warmed up in")
+    assert any(
+        "warm-up of biases failed: logit_bias is not for this model" in each for each in caplog.messages
+    )
+    assert caplog.messages[-1].startswith("Hive: warm-up finished in")
     assert any("warm-up 1 of" in each for each in caplog.messages)
 
 
