@@ -1,7 +1,8 @@
-"""Live events, out of the scheduler over ZeroMQ; :mod:`sglang_patches.http.live_routes` hands them to browsers.
+"""Publishes live events from the scheduler over ZeroMQ; :mod:`sglang_patches.http.live_routes` sends them to
+browsers.
 
-:func:`tick` is called in each loop of the scheduler and mostly looks at the clock.  Tensor-parallel ranks see the same
-requests, so one of each group speaks; nothing that it sees of the clock or of sockets comes to a decision's ears.
+Each scheduler loop calls :func:`tick`, which usually only reads the clock.  Tensor-parallel ranks see the same
+requests, so one rank of each group publishes.  Clocks and sockets never influence scheduling decisions.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Observed(Protocol):
-    """What is told of a scheduler's state."""
+    """The part of a scheduler's state that is published."""
 
     agents: AgentRegistry
     tree: AgentAware | None
@@ -41,7 +42,7 @@ class Observed(Protocol):
 
 
 class LiveEvents:
-    """What one scheduler tells, and by which socket."""
+    """Publishes the events of one scheduler."""
 
     def __init__(self, publisher: EventPublisher) -> None:
         self._publisher: EventPublisher | None = publisher
@@ -49,15 +50,15 @@ class LiveEvents:
         self._scores: Scores | None = None
 
     def tick(self, scheduler: Scheduler) -> None:
-        """Publish a picture, if it is time for one and somebody listens."""
+        """Publish a snapshot if one is due and a client listens."""
         if self._publisher is None or not self._publisher.due():
             return
         try:
             self._publisher.publish(self._events(scheduler))
         except Exception:
-            # A picture of the server is not worth the server.
+            # A telemetry failure must not stop the server.
             logger.exception(
-                "Hive: live events have failed and are off from now on; requests are served as before"
+                "Hive: publishing live events failed, so they are now off; requests are still served"
             )
             self._publisher.close()
             self._publisher = None
@@ -86,7 +87,7 @@ class LiveEvents:
 
 
 def _running(scheduler: Scheduler) -> int:
-    """Requests in the batch that decodes, and those of the last batch, which have yet to join it."""
+    """Count the requests of the decode batch, and those of the last batch, which have yet to join it."""
     batches = (scheduler.running_batch, scheduler.last_batch)
     return len(
         {id(req) for batch in batches if batch is not None for req in batch.reqs if not req.finished()}
@@ -94,14 +95,14 @@ def _running(scheduler: Scheduler) -> int:
 
 
 def live_events(scheduler: Scheduler, args: HiveServerArgs) -> LiveEvents | None:
-    """Those of a scheduler that speaks for its group; None for the others, and where they are off.
+    """Return the live events of a scheduler that publishes for its group; None for other ranks and if they are off.
 
     Raises:
-        OSError: when the address is taken.
+        OSError: if the address is in use.
     """
     ranks = current().ranks(scheduler)
     if args.events_endpoint == OFF or ranks.pp_rank or ranks.attn_tp_rank or ranks.attn_cp_rank:
         return None
-    # Replicas and attention-DP ranks are numbered apart; there is one or the other.
+    # Data-parallel replicas and attention-DP ranks are numbered separately; only one kind is in use.
     rank = ranks.attn_dp_rank if ranks.attn_dp_size > 1 else ranks.dp_rank or 0
     return LiveEvents(EventPublisher(of_rank(args.events_endpoint, rank), rank))

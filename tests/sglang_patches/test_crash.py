@@ -33,7 +33,7 @@ class Process:
         ([Process(None), Process(-9)], "second (process 7) was killed by SIGKILL"),
         ([Process(3), Process(None)], "first (process 7) ended with status 3"),
         ([Process(0, later=0), Process(None, later=-250)], "second (process 7) was killed by signal 250"),
-        ([Process(0), Process(None)], "a scheduler or the detokenizer failed; what it said of that is above"),
+        ([Process(0), Process(None)], "a scheduler or the detokenizer failed; see its error above"),
     ],
 )
 def test_the_cause_names_the_process(processes: Any, cause: str) -> None:
@@ -66,6 +66,6 @@ running_phase_sigquit_handler(SimpleNamespace(tokenizer_manager=manager))
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 1
     last = ended.stderr.strip().splitlines()[-1]
-    assert last == "hive: the server ends with status 1: a process of its own asked for it"
+    assert last == "hive: the server ends with status 1: one of its processes requested it"
     stat = Path(f"/proc/{ended.stdout.strip()}/stat")
     assert not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z"

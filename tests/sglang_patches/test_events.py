@@ -100,7 +100,7 @@ def test_an_error_ends_the_events_and_not_the_server(caplog: pytest.LogCaptureFi
         live.tick(scheduler())
         live.tick(scheduler())
     assert broken.closed
-    assert caplog.text.count("live events have failed and are off from now on") == 1
+    assert caplog.text.count("publishing live events failed, so they are now off") == 1
 
 
 @pytest.mark.parametrize("rank", ["pp_rank", "attn_tp_rank", "attn_cp_rank"])

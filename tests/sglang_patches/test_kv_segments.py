@@ -76,7 +76,7 @@ def test_an_ordinary_server_can_have_a_store(changed: dict[str, Any]) -> None:
     ids=str,
 )
 def test_what_does_not_go_with_a_store_is_named(changed: dict[str, Any], named: str) -> None:
-    with pytest.raises(UnsupportedServer, match=f"--hive-kv-segments cannot be had: .*{named}"):
+    with pytest.raises(UnsupportedServer, match=f"--hive-kv-segments cannot be used: .*{named}"):
         require(server_args(**changed), model_config())
 
 

@@ -1,4 +1,4 @@
-"""The door as ASGI: what it refuses, what it writes into bodies, and what it leaves alone."""
+"""The request middleware as an ASGI app: what it rejects, what it writes into bodies, and what it leaves unchanged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 async def echo(request: Request) -> JSONResponse:
-    """What the endpoint behind the door got."""
+    """What the endpoint behind the middleware received."""
     raw = await request.body()
     length = request.headers.get("content-length")
     tag = header_tag.get().to_dict()
@@ -273,11 +273,11 @@ async def test_other_endpoints_pass_untouched(client: httpx.AsyncClient) -> None
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/generate/more", "/v1", "/hive", "/GENERATE"])
-async def test_a_route_that_the_door_does_not_know_is_not_served(path: str) -> None:
+async def test_an_unknown_route_is_not_served(path: str) -> None:
     async with client_of(RequestMiddleware(_unreachable, LIMITS, Access())) as client:
         answer = await client.post(path, json={})
         assert answer.status_code == 404
-        assert "one that the server has" in answer.json()["error"]["message"]
+        assert "a route of this server" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["/generate%0a", "/generate%00", "/hive/agents%7f"])
@@ -406,7 +406,7 @@ async def test_a_key_is_checked_before_the_body_is_read() -> None:
         assert answer.json()["tag"] == {"agent": "a"}
 
 
-def test_a_serving_app_takes_no_door() -> None:
+def test_the_middleware_cannot_be_installed_in_a_serving_app() -> None:
     app = application()
     app.middleware_stack = app.build_middleware_stack()
     with pytest.raises(RuntimeError, match="before the app serves"):
@@ -513,13 +513,13 @@ async def test_an_untagged_small_request_costs_little() -> None:
     async def endpoint(_scope: Any, receive: Any, _send: Any) -> None:
         await receive()
 
-    door = RequestMiddleware(endpoint, LIMITS, Access())
+    middleware = RequestMiddleware(endpoint, LIMITS, Access())
     body = orjson.dumps({"text": "x" * 2000, "sampling_params": {"temperature": 0.7, "max_new_tokens": 64}})
     rounds = 500
     started = time.perf_counter()
     for _ in range(rounds):
         wire = Wire({"type": "http.request", "body": body, "more_body": False})
-        await door(scope(), wire.receive, wire.send)
+        await middleware(scope(), wire.receive, wire.send)
     assert (time.perf_counter() - started) / rounds < 100e-6
 
 

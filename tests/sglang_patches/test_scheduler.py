@@ -351,8 +351,8 @@ def test_a_check_names_broken_books_and_what_was_left_behind() -> None:
     cache.trie.nbytes = 5
     assert control.problems(scheduler.hive, True) == [
         "LogitsCache: bytes",
-        "1 distinct samples are being drawn, though nothing runs",
-        "1 rows are being computed, though nothing runs",
+        "1 distinct samples are still being drawn, although the scheduler is idle",
+        "1 rows are still being computed, although the scheduler is idle",
     ]
 
 
