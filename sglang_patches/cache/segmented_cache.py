@@ -102,14 +102,16 @@ class SegmentedRadixCache(HiveRadixCache):
         begin = len(req.prefix_indices)
         # Up to the end of the match, which may have been limited.
         pieces = self._plan(state, req.full_untruncated_fill_ids, begin, begin + params.host_hit_length)
-        behind = len(req.full_untruncated_fill_ids) - begin - params.host_hit_length
-        lease = self._lease(state, pieces, begin, behind)
+        to_prefill = len(req.full_untruncated_fill_ids) - begin - params.host_hit_length
+        lease = self._lease(state, pieces, begin, to_prefill)
         if lease is None:
             state.counts |= {"placed": 0, "recomputed": 0}
             state.counts["missing"] += sum(len(piece) for piece in pieces if piece.source is not None)
             if state.request.choreographed:
                 # Ordinary prefill would compute its tokens at other positions.
-                lease = self._lease(state, [replace(piece, source=None) for piece in pieces], begin, behind)
+                lease = self._lease(
+                    state, [replace(piece, source=None) for piece in pieces], begin, to_prefill
+                )
         if lease is None:
             if state.request.choreographed:
                 from sglang.srt.managers.schedule_batch import FINISH_ABORT
@@ -141,12 +143,12 @@ class SegmentedRadixCache(HiveRadixCache):
         return segment if segment.tokens == array("q", tokens[span.start : span.end]) else None
 
     def _lease(
-        self, state: KvState, pieces: list[Piece[EncodedSegment]], begin: int, behind: int
+        self, state: KvState, pieces: list[Piece[EncodedSegment]], begin: int, to_prefill: int
     ) -> Lease | None:
         """Allocate slots for the pieces; return None if there are no pieces, or too few free slots.
 
         A corrector needs more slots for the tokens that it recomputes, which the scheduler does not know about.  The
-        ``behind`` tokens that the request prefills next must still fit, and so must the tokens promised to other
+        ``to_prefill`` tokens that the request prefills next must still fit, and so must the tokens promised to other
         requests.
         """
         if not pieces:
@@ -157,7 +159,7 @@ class SegmentedRadixCache(HiveRadixCache):
         if lease is not None:
             state.lease = lease
             left = self.token_to_kv_pool_allocator.available_size() + self.evictable_size()
-            if left < behind + self.promised:
+            if left < to_prefill + self.promised:
                 self.release_lease(state)
         return state.lease
 
@@ -403,12 +405,12 @@ class SegmentedRadixCache(HiveRadixCache):
                 self.evictable_leaves.discard(segment)
 
     def evictable_size(self) -> int:
-        beside = self.segments.evictable if self.segments is not None else 0
-        return int(super().evictable_size()) + beside
+        in_store = self.segments.evictable if self.segments is not None else 0
+        return int(super().evictable_size()) + in_store
 
     def protected_size(self) -> int:
-        beside = self.segments.leased + self._private if self.segments is not None else 0
-        return int(super().protected_size()) + beside
+        in_store = self.segments.leased + self._private if self.segments is not None else 0
+        return int(super().protected_size()) + in_store
 
     # Accounting.
 

@@ -14,6 +14,6 @@ def annotate(meta_info: dict[str, Any], tag: dict[str, Any]) -> None:
     generated = meta_info["completion_tokens"] - replayed
     meta_info["hive"] = done = {**tag, "tokens_replayed": replayed, "tokens_generated": generated}
     for key, name in ((PROBABILITY_KEY, "log_probability"), (REPEATS_KEY, "repeats"), (KV_KEY, "kv")):
-        said = [value for value in meta_info.pop(key, ()) if value is not None]
-        if said:
-            done[name] = said[-1]
+        values = [value for value in meta_info.pop(key, ()) if value is not None]
+        if values:
+            done[name] = values[-1]

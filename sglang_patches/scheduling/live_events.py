@@ -65,11 +65,11 @@ class LiveEvents:
 
     def _events(self, scheduler: Scheduler) -> list[AnyEvent]:
         state: Observed = scheduler.hive
-        book = state.tree.accounting if state.tree is not None else None
+        accounting = state.tree.accounting if state.tree is not None else None
         if self._scores is None or self._scores.round != state.agents.window.round:
             self._scores = collect.scores_event(state.agents)
         events: list[AnyEvent] = [
-            collect.agents_event(state.agents, book),
+            collect.agents_event(state.agents, accounting),
             self._scores,
             Requests(
                 running=_running(scheduler),

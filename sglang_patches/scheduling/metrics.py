@@ -103,7 +103,7 @@ class SchedulerMetrics:
         self._generated.labels(label).inc(generated)
         self._replayed.labels(label).inc(replayed)
 
-    def agents(self, agents: AgentRegistry, book: ResidencyBook | None) -> None:
+    def agents(self, agents: AgentRegistry, accounting: ResidencyBook | None) -> None:
         """Update the scores and residency of agents; they change once per round."""
         if agents.window.round == self._round:
             return
@@ -122,7 +122,7 @@ class SchedulerMetrics:
             self._collaborative.labels(label).set(scored.collaborative if scored else 0.0)
         self._scored = set(scores)
         resident, evicted = Counter[str](), Counter[str]()
-        for name, tokens in (book.summary() if book is not None else {}).items():
+        for name, tokens in (accounting.summary() if accounting is not None else {}).items():
             label = self._label(agents, name)
             resident[label] += tokens["resident_tokens"]
             evicted[label] += tokens["evicted_tokens"]

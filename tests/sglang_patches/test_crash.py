@@ -40,7 +40,7 @@ def test_the_cause_names_the_process(processes: Any, cause: str) -> None:
     assert cause_of(processes, ["first", "second"]) == cause
 
 
-def test_a_scheduler_says_what_it_failed_of_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_scheduler_reports_its_failure_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     def loop(_scheduler: Any) -> None:
         raise ValueError("two\nlines " + "x" * 1000)
 
@@ -52,7 +52,7 @@ def test_a_scheduler_says_what_it_failed_of_in_one_line(capsys: pytest.CaptureFi
     assert len(said) < 600
 
 
-def test_the_server_ends_with_a_status_of_its_own_and_its_children_with_it() -> None:
+def test_the_server_ends_with_status_1_and_ends_its_children() -> None:
     pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hive[server]'")
     program = """
 import subprocess, sys

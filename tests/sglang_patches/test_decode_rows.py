@@ -57,7 +57,7 @@ def extend(prefixes: list[int], lengths: list[int], **other: Any) -> ForwardBatc
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), min_size=1, max_size=4))
-def test_every_token_is_a_row_that_sees_what_is_before_it(requests: list[tuple[int, int]]) -> None:
+def test_every_token_is_a_row_that_reads_its_prefix(requests: list[tuple[int, int]]) -> None:
     batch = extend([prefix for prefix, _ in requests], [length for _, length in requests])
     steps = as_decode(batch)
     expected = [
@@ -79,7 +79,7 @@ def test_every_token_is_a_row_that_sees_what_is_before_it(requests: list[tuple[i
     assert batch.forward_mode == ForwardMode.EXTEND
 
 
-def test_what_comes_back_are_the_logits_behind_each_request() -> None:
+def test_the_output_has_the_logits_of_each_last_token() -> None:
     batch = extend([3, 0], [2, 3])
 
     def forward(steps: ForwardBatch) -> Any:
@@ -115,7 +115,7 @@ def test_rows_do_not_read_a_long_context_too_often() -> None:
     ],
     ids=lambda other: next(iter(other)),
 )
-def test_what_a_graph_has_nothing_of_goes_as_an_extend(other: dict[str, Any]) -> None:
+def test_batches_that_graphs_do_not_support_run_as_extends(other: dict[str, Any]) -> None:
     assert ALL.fits(extend([3], [2]))
     assert not ALL.fits(extend([3], [2], **other))
 
@@ -187,7 +187,7 @@ def test_without_graphs_a_decode_step_is_no_quicker_than_an_extend() -> None:
     assert DecodeRows.of(runner(graphs), "on").max_rows == 6
 
 
-def test_adapters_are_prepared_where_there_are_any() -> None:
+def test_adapters_are_prepared_if_there_are_any() -> None:
     graphs = DecodeCudaGraphRunner.__new__(DecodeCudaGraphRunner)
     manager = SimpleNamespace(prepare_lora_batch=Mock(), lora_backend=SimpleNamespace(is_moe_lora=False))
     rows = DecodeRows.of(runner(graphs, manager=manager, enable_lora=True), "auto")

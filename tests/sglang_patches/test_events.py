@@ -1,4 +1,4 @@
-"""Live events in the scheduler: who speaks, what is told, and that nothing of it harms the server."""
+"""Live events in the scheduler: which rank publishes, the content, and that failures do not harm the server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sglang_patches.scheduling.state import SchedulerState
 
 
 class Recorder:
-    """A publisher that keeps what it is given."""
+    """A publisher that keeps its events."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.told: list[list[AnyEvent]] = []

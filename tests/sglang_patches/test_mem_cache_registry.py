@@ -169,7 +169,7 @@ def test_every_other_cache_has_its_reason(
     assert upstreams_choice(ctx) not in ("RadixCache", "HiRadixCache")
 
 
-def test_whatever_is_switched_on_ours_serves_only_where_sglang_builds_what_it_extends(
+def test_hives_cache_serves_only_where_sglang_builds_one_that_it_extends(
     context: Callable[..., Any], upstreams_choice: Callable[[Any], str]
 ) -> None:
     ours = 0
@@ -209,7 +209,7 @@ def test_a_policy_of_sglangs_is_set_where_sglang_reads_it(
     assert cache.summary()["policy"] == eviction
 
 
-def test_eviction_by_the_engine_is_as_the_engines_flag_says(
+def test_the_engines_flag_decides_about_its_own_eviction(
     context: Callable[..., Any], served: Callable[..., Any]
 ) -> None:
     ctx = context()
@@ -253,7 +253,7 @@ def test_two_tiers_are_built_and_the_worker_learns_of_their_copies(
     [("density", "slru", "slru"), ("paper", "lru", "lru"), ("lfu", "lru", "lfu")],
 )
 @pytest.mark.parametrize(("switches", "reason"), REASONS.items(), ids=lambda value: str(value))
-def test_where_sglangs_own_cache_serves_a_warning_names_what_decides(
+def test_a_warning_names_why_sglangs_own_cache_serves(
     context: Callable[..., Any],
     served: Callable[..., Any],
     caplog: pytest.LogCaptureFixture,

@@ -108,7 +108,7 @@ async def test_an_untagged_request_passes_byte_for_byte(client: httpx.AsyncClien
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/v1/messages"])
-async def test_the_tag_of_the_headers_is_left_for_what_the_request_asks(
+async def test_the_tag_of_the_headers_is_kept_for_the_engine_request(
     client: httpx.AsyncClient, path: str
 ) -> None:
     headers = {"x-hive-agent": "h", "x-hive-sample": "2"}
@@ -303,7 +303,7 @@ async def test_no_pickle_comes_in(path: str, method: str) -> None:
             assert "--hive-allow-pickle-routes" in answer.json()["error"]["message"]
 
 
-async def test_pickle_comes_in_where_the_operator_says_so() -> None:
+async def test_pickle_routes_are_served_if_the_operator_allows_them() -> None:
     async with client_of(application(Access(pickle_routes=True))) as client:
         answer = await client.post("/update_weights_from_tensor", content=b"x")
         assert answer.json()["size"] == 1
@@ -352,7 +352,7 @@ async def test_errors_of_such_routes_pass() -> None:
         ("/hive/stats", {"x-hive-tenant": "t"}, 200),
     ],
 )
-async def test_what_tells_of_all_tenants_is_the_operators(
+async def test_routes_of_all_tenants_need_the_operator(
     path: str, headers: dict[str, str], status: int
 ) -> None:
     async def endpoint(scope: Any, receive: Any, send: Any) -> None:
@@ -493,7 +493,7 @@ async def test_the_life_of_the_app_passes() -> None:
         ("/elsewhere", Access(), {}, False),
     ],
 )
-async def test_websockets_need_what_requests_need(
+async def test_websockets_need_the_same_rights_as_requests(
     path: str, access: Access, headers: dict[str, str], passes: bool
 ) -> None:
     seen: list[str] = []

@@ -43,7 +43,7 @@ def test_no_route_is_in_two_tables() -> None:
     assert sum(map(len, tables)) == len({path for table in tables for path in table})
 
 
-def test_whoever_asks_the_engine_is_checked() -> None:
+def test_every_generating_route_is_checked() -> None:
     """Each endpoint that builds a request for the engine is in a table of those that generate."""
     from sglang.srt.entrypoints import http_server
 

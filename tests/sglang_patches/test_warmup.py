@@ -1,4 +1,4 @@
-"""The warm-up: what it asks for, and that it stops nothing.
+"""The warm-up: its requests, and that a failure does not stop the server.
 
 On a real server it is in ``tests/server/test_decode_rows``.
 """
@@ -18,7 +18,7 @@ from sglang_patches.http.warmup import LONG_PROMPT, warm_up, warm_up_requests
 
 
 def manager(*, grammars: bool = True, generation: bool = True, failing: str = "") -> Any:
-    """A tokenizer manager that notes what it is asked, and refuses one kind of request."""
+    """A tokenizer manager that records requests, and rejects one kind."""
     asked: list[Any] = []
 
     async def generate_request(request: Any, _: None) -> AsyncIterator[dict[str, Any]]:
@@ -61,7 +61,7 @@ def test_without_grammars_none_is_asked_for() -> None:
     assert len(server.asked) == len(list(warm_up_requests(server.server_args, grammars=False)))
 
 
-def test_what_the_model_cannot_do_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_warm_up_request_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     server = manager(failing="logit_bias")
     with caplog.at_level("INFO"):
         asyncio.run(warm_up("null", server))
