@@ -282,17 +282,6 @@ SEAMS: tuple[Seam, ...] = (
         f"The change *{CONTROL.name}*.",
     ),
     Seam(
-        "ranks",
-        "sglang_patches.scheduling.live_events",
-        (),
-        "One scheduler per data-parallel rank publishes live events, so each must know its rank.",
-        "Nothing, as long as the class for ranks stays.",
-        {
-            "0.5.17": ("srt.distributed.parallel_state_wrapper.ParallelState",),
-            "0.5.23": ("srt.runtime_context.get_parallel",),
-        },
-    ),
-    Seam(
         "decode join",
         "sglang_patches.scheduling.decode_join",
         (

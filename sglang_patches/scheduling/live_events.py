@@ -1,24 +1,17 @@
-"""Publishes live events from the scheduler over ZeroMQ; :mod:`sglang_patches.http.live_routes` sends them to
-browsers.
-
-Each scheduler loop calls :func:`tick`, which usually only reads the clock.  Tensor-parallel ranks see the same
-requests, so one rank of each group publishes.  Clocks and sockets never influence scheduling decisions.
-"""
+"""Collects a scheduler's live events; :mod:`sglang_patches.http.live_routes` polls and streams them."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from hive.server.agents.registry import AgentRegistry
 from hive.server.events import collect
-from hive.server.events.endpoint import OFF, of_rank
 from hive.server.events.event import AnyEvent, Requests, Scores
-from hive.server.events.publisher import EventPublisher
 from hive.server.events.sessions import SessionBoard
-from hive.server.flags.server_args import HiveServerArgs
 from hive.server.logits_cache.cache import LogitsCache
-from sglang_patches.contract.releases import current
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -30,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Observed(Protocol):
-    """The part of a scheduler's state that is published."""
+    """The part of a scheduler's state that events report."""
 
     agents: AgentRegistry
     tree: AgentAware | None
@@ -42,28 +35,22 @@ class Observed(Protocol):
 
 
 class LiveEvents:
-    """Publishes the events of one scheduler."""
+    """Makes snapshots of one scheduler."""
 
-    def __init__(self, publisher: EventPublisher) -> None:
-        self._publisher: EventPublisher | None = publisher
+    def __init__(self) -> None:
         self.sessions = SessionBoard()
         self._scores: Scores | None = None
 
-    def tick(self, scheduler: Scheduler) -> None:
-        """Publish a snapshot if one is due and a client listens."""
-        if self._publisher is None or not self._publisher.due():
-            return
+    def on_wire(self, scheduler: Scheduler) -> list[dict[str, Any]]:
+        """Return a snapshot as JSON; empty after an error, since a telemetry failure must not stop the server."""
         try:
-            self._publisher.publish(self._events(scheduler))
+            return [msgspec.to_builtins(event) for event in self.snapshot(scheduler)]
         except Exception:
-            # A telemetry failure must not stop the server.
-            logger.exception(
-                "Hive: publishing live events failed, so they are now off; requests are still served"
-            )
-            self._publisher.close()
-            self._publisher = None
+            logger.exception("Hive: collecting live events failed; requests are still served")
+            return []
 
-    def _events(self, scheduler: Scheduler) -> list[AnyEvent]:
+    def snapshot(self, scheduler: Scheduler) -> list[AnyEvent]:
+        """Return all events, as of now."""
         state: Observed = scheduler.hive
         accounting = state.tree.accounting if state.tree is not None else None
         if self._scores is None or self._scores.round != state.agents.window.round:
@@ -92,17 +79,3 @@ def _running(scheduler: Scheduler) -> int:
     return len(
         {id(req) for batch in batches if batch is not None for req in batch.reqs if not req.finished()}
     )
-
-
-def live_events(scheduler: Scheduler, args: HiveServerArgs) -> LiveEvents | None:
-    """Return the live events of a scheduler that publishes for its group; None for other ranks and if they are off.
-
-    Raises:
-        OSError: if the address is in use.
-    """
-    ranks = current().ranks(scheduler)
-    if args.events_endpoint == OFF or ranks.pp_rank or ranks.attn_tp_rank or ranks.attn_cp_rank:
-        return None
-    # Data-parallel replicas and attention-DP ranks are numbered separately; only one kind is in use.
-    rank = ranks.attn_dp_rank if ranks.attn_dp_size > 1 else ranks.dp_rank or 0
-    return LiveEvents(EventPublisher(of_rank(args.events_endpoint, rank), rank))
