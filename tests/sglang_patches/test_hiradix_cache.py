@@ -503,7 +503,7 @@ def test_unused_kv_from_storage_belongs_to_the_request_that_computes_it() -> Non
             "neither on the device nor complete on the host",
         ),
         (lambda node, cache: setattr(node, "host_value", node.host_value[1:]), "nor complete on the host"),
-        (lambda node, cache: cache.evictable_host_leaves.clear(), "evictable leaves on the host"),
+        (lambda node, cache: cache.evictable_host_leaves.clear(), "evictable host leaves"),
     ],
 )
 def test_integrity_errors_on_the_host_are_named(damage: Callable[[TreeNode, Any], None], words: str) -> None:

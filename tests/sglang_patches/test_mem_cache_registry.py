@@ -50,11 +50,11 @@ REASONS = {
     ("disable_radix_cache",): "the radix cache is disabled",
     ("is_hybrid_swa",): "the model has sliding windows",
     ("is_hybrid_ssm",): "the model has state-space layers",
-    ("enable_hierarchical_cache", "is_dsa"): "its sparse attention has a cache of its own",
-    ("SGLANG_EXPERIMENTAL_CPP_RADIX_TREE",): "the C++ tree was asked for",
-    ("SGLANG_ENABLE_UNIFIED_RADIX_TREE",): "the unified tree was asked for",
-    ("enable_lmcache",): "LMCache was asked for",
-    ("enable_flexkv",): "FlexKV was asked for",
+    ("enable_hierarchical_cache", "is_dsa"): "sparse attention uses a separate cache",
+    ("SGLANG_EXPERIMENTAL_CPP_RADIX_TREE",): "SGLANG_EXPERIMENTAL_CPP_RADIX_TREE is set",
+    ("SGLANG_ENABLE_UNIFIED_RADIX_TREE",): "the unified tree is enabled",
+    ("enable_lmcache",): "LMCache is enabled",
+    ("enable_flexkv",): "FlexKV is enabled",
 }
 
 
@@ -269,7 +269,7 @@ def test_a_warning_names_why_sglangs_own_cache_serves(
         assert served(ctx, eviction=eviction) == ("SGLang's own", ctx)
     assert ctx.params.eviction_policy == decides
     (warning,) = caplog.messages
-    assert f"SGLang's own {decides}" in warning
+    assert f"SGLang's own policy {decides} evicts KV" in warning
     assert f"--hive-eviction {eviction}" in warning
     assert reason in warning
 

@@ -114,4 +114,4 @@ class TestCachesOf0523:
             assert around_default_radix_cache_factory(lambda _ctx: "SGLang's", context) == "SGLang's"
         (warning,) = caplog.messages
         assert reason in warning
-        assert "SGLang's own lru" in warning
+        assert "SGLang's own policy lru evicts KV" in warning

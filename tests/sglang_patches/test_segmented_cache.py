@@ -447,7 +447,7 @@ def test_a_call_whose_messages_cannot_be_placed_computes_them() -> None:
 
 @pytest.mark.parametrize("stored", [True, False])
 @pytest.mark.parametrize("corrector", CORRECTORS, ids=str)
-def test_a_call_for_which_the_pool_has_no_room_ends_as_unavailable(corrector: Any, stored: bool) -> None:
+def test_a_call_that_does_not_fit_into_the_pool_is_unavailable(corrector: Any, stored: bool) -> None:
     pool = SegmentedPool(64, capacity=32)
     one = text(0, 15)
     if stored:
@@ -461,7 +461,7 @@ def test_a_call_for_which_the_pool_has_no_room_ends_as_unavailable(corrector: An
     pool.step()
     pool.check()
     assert req.finished_reason.status_code == HTTPStatus.SERVICE_UNAVAILABLE
-    assert "no room for the messages of this call" in req.finished_reason.message
+    assert "too few free slots for the messages of this call" in req.finished_reason.message
     assert said(req) == kv(missing=15)
     assert {segment.key.name for segment in pool.cache.store} == ({"message:one"} if stored else set())
     pool.cache.promised = 0
