@@ -1,10 +1,10 @@
-"""The door: every request is looked at before SGLang sees it.
+"""Request middleware: checks every HTTP request before SGLang sees it.
 
-A pure ASGI middleware.  It answers itself, before any byte of a stream, what must not come in: routes that are not
-served (:mod:`sglang_patches.http.routes`), web pages of others (:mod:`hive.server.access`), headers and bodies that are
-too large, and bad requests to generate.  The tag of ``x-hive-*`` headers is left in
-:data:`hive.server.request_tag.header_tag`, and is written into whatever the request asks of the engine
-(:mod:`sglang_patches.hooks.tokenizer_manager`).
+A pure ASGI middleware.  Before the first byte of a response, it rejects unknown routes
+(:mod:`sglang_patches.http.routes`), web pages of other origins (:mod:`hive.server.access`), headers and bodies that
+are too large, and invalid generation requests.  It stores the tag from the ``x-hive-*`` headers in
+:data:`hive.server.request_tag.header_tag`; :mod:`sglang_patches.hooks.tokenizer_manager` writes the tag into every
+request to the engine.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from sglang_patches.http import routes
 from sglang_patches.http.declared_segments import separated_chat
 
 PARSED = "hive.parsed"
-"""Key of the scope under which a route finds its body, parsed and checked."""
+"""Key in the ASGI scope for the parsed and checked body."""
 
 ROUTE = "hive.route"
-"""And the route whose checks it passed."""
+"""Key in the ASGI scope for the route whose checks the body passed."""
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -41,7 +41,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Refusal(Exception):
-    """A request that the door answers itself: why, and with which status."""
+    """A rejected request: the error and the HTTP status."""
 
     def __init__(self, error: RequestError, status: int) -> None:
         super().__init__(str(error))
@@ -49,8 +49,8 @@ class Refusal(Exception):
         self.status = status
 
 
-class RequestDoor:
-    """The middleware.  ``limits`` are those of the server behind ``app``, ``access`` says who may use it."""
+class RequestMiddleware:
+    """The middleware. ``limits`` are those of the server behind ``app``; ``access`` says who may use it."""
 
     def __init__(self, app: App, limits: Limits, access: Access) -> None:
         self._app = app
@@ -79,7 +79,7 @@ class RequestDoor:
                     if route in routes.CHATS and _asks_for_meta_info(parsed):
                         body = orjson.dumps({**parsed, "return_meta_info": True})
                         scope = _resized(scope, len(body))
-                receive = _replay(body, receive)
+                receive = _with_body(body, receive)
                 if route in routes.SHOWING_ARGUMENTS:
                     send = _without_secrets(send)
             await self._app(scope, receive, send)
@@ -95,25 +95,25 @@ class RequestDoor:
                 header_tag.reset(tag)
 
     def _admit(self, scope: Scope) -> str:
-        """The route that a request asks for, if it may.
+        """Return the route of a request.
 
         Raises:
-            Refusal: if it may not.
+            Refusal: if the request may not use the route.
         """
         headers, path = scope["headers"], _path(scope)
         if sum(len(name) + len(value) for name, value in headers) > self._limits.max_header_bytes:
             rule = f"must be at most {self._limits.max_header_bytes} bytes together"
             raise Refusal(RequestError("headers", rule), 431)
         if _CONTROL.search(path):
-            # Patterns of routes match a path with a line's end behind it.
+            # Route patterns also match a path that ends in a line break.
             raise Refusal(RequestError("path", f"must have no control characters, got {shown(path)}"), 400)
         route = routes.route_of(path)
         if route is None:
-            raise Refusal(RequestError("path", f"must be one that the server has, got {shown(path)}"), 404)
+            raise Refusal(RequestError("path", f"must be a route of this server, got {shown(path)}"), 404)
         if route in routes.PICKLED and not self._access.pickle_routes:
             rule = (
-                f"must not be {route}: it unpickles what it is sent, and so runs code of its clients; "
-                "--hive-allow-pickle-routes serves it"
+                f"must not be {route}: it unpickles request data, so clients could run code on the server; "
+                "start the server with --hive-allow-pickle-routes to serve it"
             )
             raise Refusal(RequestError("path", rule), 403)
         try:
@@ -121,15 +121,15 @@ class RequestDoor:
         except RequestError as error:
             raise Refusal(error, 403) from None
         if scope["type"] == "websocket" and not self._access.is_user(headers):
-            # SGLang checks keys of HTTP alone.
+            # SGLang checks the keys of HTTP requests only.
             raise Refusal(RequestError("authorization", "must have the server's key"), 401)
         return route
 
     def _tag(self, scope: Scope, route: str) -> RequestTag:
-        """The tag of the headers, where the route may be had with it.
+        """Return the tag from the headers.
 
         Raises:
-            Refusal: where it may not, and where the tag is malformed.
+            Refusal: if the tag is malformed, or if the route does not accept it.
         """
         headers = scope["headers"]
         try:
@@ -139,7 +139,7 @@ class RequestDoor:
         if (route in routes.OF_ALL_TENANTS and tag.tenant is not None) or (
             route in routes.FOR_OPERATORS and not self._access.is_operator(headers)
         ):
-            rule = f"must not be {route}: it tells of all tenants, and so is the operator's"
+            rule = f"must not be {route}: it shows all tenants, so only the operator may use it"
             raise Refusal(RequestError("path", rule), 403)
         return tag
 
@@ -148,7 +148,7 @@ class RequestDoor:
         return self._limits.max_control_bytes if small else self._limits.max_body_bytes
 
     def _checked(self, check: Callable[[Any, Limits], None], body: bytes) -> tuple[dict[str, Any], list[str]]:
-        """A body that may pass, and the ids that it has claimed."""
+        """Return the parsed and checked body, and the request ids that it claimed."""
         try:
             parsed = _parse(body)
             check(parsed, self._limits)
@@ -164,41 +164,41 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def install(app: Any, limits: Limits, access: Access) -> None:
-    """Put the door into a Starlette app that does not serve yet.
+    """Install the request middleware in a Starlette app that does not serve yet.
 
-    It becomes the innermost middleware: keys are checked, bodies unpacked and answers given CORS headers by those
-    around it, in whatever order they are added.  A :class:`RequestError` that an endpoint raises (the checks run once
-    more on SGLang's own request objects) is answered in the same form.
+    It becomes the innermost middleware: the middlewares around it check keys, decompress bodies and add CORS headers,
+    in whatever order they are installed.  If an endpoint raises :class:`RequestError` (the checks run again on
+    SGLang's own request objects), the client gets the same error format.
 
     Raises:
-        RuntimeError: when the app serves already.
+        RuntimeError: if the app already serves.
     """
     if app.middleware_stack is not None:
-        raise RuntimeError("the request door must be installed before the app serves")
-    app.user_middleware.append(Middleware(RequestDoor, limits=limits, access=access))
-    app.add_exception_handler(RequestError, _answer)
+        raise RuntimeError("the request middleware must be installed before the app serves")
+    app.user_middleware.append(Middleware(RequestMiddleware, limits=limits, access=access))
+    app.add_exception_handler(RequestError, _error_response)
 
 
-def _answer(_request: Any, error: RequestError) -> Response:
+def _error_response(_request: Any, error: RequestError) -> Response:
     return Response(error_body(error, 400), status_code=400, media_type="application/json")
 
 
 def _asks_for_meta_info(body: dict[str, Any]) -> bool:
-    """Whether a tagged chat has to be made to say what was done."""
+    """Whether ``return_meta_info`` must be set on a tagged chat, so that the response includes ``meta_info.hive``."""
     tagged = header_tag.get() or (body.get("custom_params") or {}).get(TAG_KEY)
     # SGLang refuses to return meta information in a stream.
     return bool(tagged) and not body.get("stream") and not body.get("return_meta_info")
 
 
 def _separated(body: bytes, parsed: dict[str, Any]) -> bool:
-    """Whether a separator is anywhere in a body, which may spell its characters as escapes."""
+    """Whether a body contains a separator, possibly with escaped characters."""
     plain = SEPARATOR.encode()
-    # What is written again has no escapes but those that JSON needs.
+    # After a round trip, only characters that JSON must escape are escaped.
     return plain in body or (b"\\u" in body and plain in orjson.dumps(parsed))
 
 
 def _resized(message: Message, length: int) -> Message:
-    """A scope, or the start of an answer, with another length of its body."""
+    """Return a scope or a response start with another content length."""
     headers = [
         (name, str(length).encode() if name.lower() == b"content-length" else value)
         for name, value in message["headers"]
@@ -207,17 +207,17 @@ def _resized(message: Message, length: int) -> Message:
 
 
 def _path(scope: Scope) -> str:
-    """The path as the app's routes see it: behind a proxy, ``root_path`` is part of ``path``."""
+    """Return the path as the app's routes see it: behind a proxy, ``path`` includes ``root_path``."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     return path.removeprefix(root) if root and path.startswith(f"{root}/") else path
 
 
 async def _read(receive: Receive, limit: int) -> bytes | None:
-    """The whole body; None when the client went away before it was complete.
+    """Read the whole body; return None if the client disconnects before it is complete.
 
     Raises:
-        Refusal: as soon as it is larger than ``limit`` bytes.
+        Refusal: as soon as the body exceeds ``limit`` bytes.
     """
     chunks: list[bytes] = []
     size = 0
@@ -231,7 +231,7 @@ async def _read(receive: Receive, limit: int) -> bytes | None:
             raise Refusal(RequestError("body", f"must be at most {limit} bytes"), 413)
         chunks.append(chunk)
         if not message.get("more_body", False):
-            # The usual request is one chunk: it must not be copied.
+            # Most bodies are one chunk; do not copy it.
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
@@ -242,26 +242,26 @@ def _parse(body: bytes) -> Any:
         raise RequestError("body", f"must be JSON: {error}") from None
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """A channel that gives the body once and then whatever the client does next, such as going away."""
-    given = False
+def _with_body(body: bytes, receive: Receive) -> Receive:
+    """Return a receive channel that delivers the body once, then the client's next messages, such as a disconnect."""
+    delivered = False
 
-    async def replaying() -> Message:
-        nonlocal given
-        if given:
+    async def receive_body() -> Message:
+        nonlocal delivered
+        if delivered:
             return await receive()
-        given = True
+        delivered = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return replaying
+    return receive_body
 
 
 def _without_secrets(send: Send) -> Send:
-    """A channel for an answer of JSON, which is sent when it is complete."""
+    """Return a send channel that buffers a JSON response and removes secrets from it."""
     start: Message = {}
     parts: list[bytes] = []
 
-    async def sending(message: Message) -> None:
+    async def send_filtered(message: Message) -> None:
         nonlocal start
         if message["type"] == "http.response.start":
             start = message
@@ -274,7 +274,7 @@ def _without_secrets(send: Send) -> Send:
             await send(_resized(start, len(body)))
             await send({"type": "http.response.body", "body": body})
 
-    return sending
+    return send_filtered
 
 
 async def _refuse(send: Send, refusal: Refusal) -> None:
@@ -285,7 +285,7 @@ async def _refuse(send: Send, refusal: Refusal) -> None:
 
 
 def error_body(error: RequestError, code: int | str) -> bytes:
-    """The one form of the door's errors."""
+    """Return an error in the one format that the request middleware uses."""
     return orjson.dumps(
         {
             "error": {

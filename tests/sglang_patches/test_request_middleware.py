@@ -1,4 +1,4 @@
-"""The door as ASGI: what it refuses, what it writes into bodies, and what it leaves alone."""
+"""The request middleware as an ASGI app: what it rejects, what it writes into bodies, and what it leaves unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hive.server.kv_segments.separator import SEPARATOR
 from hive.server.request_checks import Limits
 from hive.server.request_tag import RequestError, header_tag
 from sglang_patches.http.declared_segments import separated_chat
-from sglang_patches.http.request_door import RequestDoor, install
+from sglang_patches.http.request_middleware import RequestMiddleware, install
 from sglang_patches.http.routes import PICKLED
 
 LIMITS = Limits(
@@ -39,7 +39,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 async def echo(request: Request) -> JSONResponse:
-    """What the endpoint behind the door got."""
+    """What the endpoint behind the middleware received."""
     raw = await request.body()
     length = request.headers.get("content-length")
     tag = header_tag.get().to_dict()
@@ -108,7 +108,7 @@ async def test_an_untagged_request_passes_byte_for_byte(client: httpx.AsyncClien
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/v1/messages"])
-async def test_the_tag_of_the_headers_is_left_for_what_the_request_asks(
+async def test_the_tag_of_the_headers_is_kept_for_the_engine_request(
     client: httpx.AsyncClient, path: str
 ) -> None:
     headers = {"x-hive-agent": "h", "x-hive-sample": "2"}
@@ -173,7 +173,9 @@ async def test_a_separator_in_a_chat_is_seen_however_it_is_spelled(
     body = f'{{"messages": [{{"role": "user", "content": {text}}}]}}'.encode()
     wire = Wire({"type": "http.request", "body": body, "more_body": False})
     limits = replace(LIMITS, kv_segments=segments)
-    await RequestDoor(endpoint, limits, Access())(scope("/v1/chat/completions"), wire.receive, wire.send)
+    await RequestMiddleware(endpoint, limits, Access())(
+        scope("/v1/chat/completions"), wire.receive, wire.send
+    )
     assert seen == [separated]
 
 
@@ -271,11 +273,11 @@ async def test_other_endpoints_pass_untouched(client: httpx.AsyncClient) -> None
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/generate/more", "/v1", "/hive", "/GENERATE"])
-async def test_a_route_that_the_door_does_not_know_is_not_served(path: str) -> None:
-    async with client_of(RequestDoor(_unreachable, LIMITS, Access())) as client:
+async def test_an_unknown_route_is_not_served(path: str) -> None:
+    async with client_of(RequestMiddleware(_unreachable, LIMITS, Access())) as client:
         answer = await client.post(path, json={})
         assert answer.status_code == 404
-        assert "one that the server has" in answer.json()["error"]["message"]
+        assert "a route of this server" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["/generate%0a", "/generate%00", "/hive/agents%7f"])
@@ -294,14 +296,14 @@ async def test_a_path_with_a_slash_behind_it_is_checked_alike(client: httpx.Asyn
 @pytest.mark.parametrize("path", sorted(PICKLED))
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
 async def test_no_pickle_comes_in(path: str, method: str) -> None:
-    async with client_of(RequestDoor(_unreachable, LIMITS, Access())) as client:
+    async with client_of(RequestMiddleware(_unreachable, LIMITS, Access())) as client:
         for spelled in (path, f"{path}/"):
             answer = await client.request(method, spelled, content=b"\x80\x04.")
             assert answer.status_code == 403
             assert "--hive-allow-pickle-routes" in answer.json()["error"]["message"]
 
 
-async def test_pickle_comes_in_where_the_operator_says_so() -> None:
+async def test_pickle_routes_are_served_if_the_operator_allows_them() -> None:
     async with client_of(application(Access(pickle_routes=True))) as client:
         answer = await client.post("/update_weights_from_tensor", content=b"x")
         assert answer.json()["size"] == 1
@@ -319,7 +321,7 @@ async def test_no_keys_are_shown(path: str) -> None:
     async def endpoint(scope: Any, receive: Any, send: Any) -> None:
         await JSONResponse(shown)(scope, receive, send)
 
-    async with client_of(RequestDoor(endpoint, LIMITS, Access())) as client:
+    async with client_of(RequestMiddleware(endpoint, LIMITS, Access())) as client:
         answer = await client.get(path)
     assert answer.json() == {
         "api_key": "***",
@@ -334,7 +336,7 @@ async def test_errors_of_such_routes_pass() -> None:
     async def endpoint(scope: Any, receive: Any, send: Any) -> None:
         await PlainTextResponse("not now", 503)(scope, receive, send)
 
-    async with client_of(RequestDoor(endpoint, LIMITS, Access())) as client:
+    async with client_of(RequestMiddleware(endpoint, LIMITS, Access())) as client:
         assert (await client.get("/server_info")).text == "not now"
 
 
@@ -350,13 +352,15 @@ async def test_errors_of_such_routes_pass() -> None:
         ("/hive/stats", {"x-hive-tenant": "t"}, 200),
     ],
 )
-async def test_what_tells_of_all_tenants_is_the_operators(
+async def test_routes_of_all_tenants_need_the_operator(
     path: str, headers: dict[str, str], status: int
 ) -> None:
     async def endpoint(scope: Any, receive: Any, send: Any) -> None:
         await PlainTextResponse("all")(scope, receive, send)
 
-    async with client_of(RequestDoor(endpoint, LIMITS, Access(api_key="k", admin_api_key="a"))) as client:
+    async with client_of(
+        RequestMiddleware(endpoint, LIMITS, Access(api_key="k", admin_api_key="a"))
+    ) as client:
         assert (await client.get(path, headers=headers)).status_code == status
 
 
@@ -374,7 +378,7 @@ async def test_the_path_is_read_behind_a_proxy() -> None:
     app = Starlette(routes=[Mount("/api", routes=[Route("/generate", echo, methods=["POST"])])])
 
     async def behind_proxy(scope: Any, receive: Any, send: Any) -> None:
-        await RequestDoor(app, LIMITS, Access())({**scope, "root_path": "/api"}, receive, send)
+        await RequestMiddleware(app, LIMITS, Access())({**scope, "root_path": "/api"}, receive, send)
 
     async with client_of(behind_proxy) as client:
         assert (await client.post("/api/generate", json={})).status_code == 400
@@ -402,7 +406,7 @@ async def test_a_key_is_checked_before_the_body_is_read() -> None:
         assert answer.json()["tag"] == {"agent": "a"}
 
 
-def test_a_serving_app_takes_no_door() -> None:
+def test_the_middleware_cannot_be_installed_in_a_serving_app() -> None:
     app = application()
     app.middleware_stack = app.build_middleware_stack()
     with pytest.raises(RuntimeError, match="before the app serves"):
@@ -438,7 +442,7 @@ async def test_the_endpoint_sees_the_client_go_away_after_the_body() -> None:
         {"type": "http.request", "body": b'xt": "hi"}', "more_body": False},
         {"type": "http.disconnect"},
     )
-    await RequestDoor(endpoint, LIMITS, Access())(scope(), wire.receive, wire.send)
+    await RequestMiddleware(endpoint, LIMITS, Access())(scope(), wire.receive, wire.send)
     assert seen == [
         {"type": "http.request", "body": b'{"text": "hi"}', "more_body": False},
         {"type": "http.disconnect"},
@@ -450,7 +454,7 @@ async def test_a_client_that_leaves_while_sending_reaches_no_endpoint() -> None:
         raise AssertionError("half a request came through")
 
     wire = Wire({"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"})
-    await RequestDoor(endpoint, LIMITS, Access())(scope(), wire.receive, wire.send)
+    await RequestMiddleware(endpoint, LIMITS, Access())(scope(), wire.receive, wire.send)
     assert wire.sent == []
 
 
@@ -459,7 +463,7 @@ async def test_a_large_body_is_refused_before_all_of_it_is_read() -> None:
         raise AssertionError("a large body came through")
 
     wire = Wire(*({"type": "http.request", "body": b"x" * 6000, "more_body": True} for _ in range(9)))
-    await RequestDoor(endpoint, LIMITS, Access())(scope(), wire.receive, wire.send)
+    await RequestMiddleware(endpoint, LIMITS, Access())(scope(), wire.receive, wire.send)
     assert wire.sent[0]["status"] == 413
     assert len(wire.messages) == 7
 
@@ -471,7 +475,7 @@ async def test_the_life_of_the_app_passes() -> None:
         seen.append(scope["type"])
 
     wire = Wire()
-    await RequestDoor(endpoint, LIMITS, Access())({"type": "lifespan"}, wire.receive, wire.send)
+    await RequestMiddleware(endpoint, LIMITS, Access())({"type": "lifespan"}, wire.receive, wire.send)
     assert seen == ["lifespan"]
 
 
@@ -489,7 +493,7 @@ async def test_the_life_of_the_app_passes() -> None:
         ("/elsewhere", Access(), {}, False),
     ],
 )
-async def test_websockets_need_what_requests_need(
+async def test_websockets_need_the_same_rights_as_requests(
     path: str, access: Access, headers: dict[str, str], passes: bool
 ) -> None:
     seen: list[str] = []
@@ -500,7 +504,7 @@ async def test_websockets_need_what_requests_need(
     wire = Wire({"type": "websocket.connect"})
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     handshake = {"type": "websocket", "path": path, "headers": raw}
-    await RequestDoor(endpoint, LIMITS, access)(handshake, wire.receive, wire.send)
+    await RequestMiddleware(endpoint, LIMITS, access)(handshake, wire.receive, wire.send)
     assert seen == (["websocket"] if passes else [])
     assert [message["type"] for message in wire.sent] == ([] if passes else ["websocket.close"])
 
@@ -509,13 +513,13 @@ async def test_an_untagged_small_request_costs_little() -> None:
     async def endpoint(_scope: Any, receive: Any, _send: Any) -> None:
         await receive()
 
-    door = RequestDoor(endpoint, LIMITS, Access())
+    middleware = RequestMiddleware(endpoint, LIMITS, Access())
     body = orjson.dumps({"text": "x" * 2000, "sampling_params": {"temperature": 0.7, "max_new_tokens": 64}})
     rounds = 500
     started = time.perf_counter()
     for _ in range(rounds):
         wire = Wire({"type": "http.request", "body": body, "more_body": False})
-        await door(scope(), wire.receive, wire.send)
+        await middleware(scope(), wire.receive, wire.send)
     assert (time.perf_counter() - started) / rounds < 100e-6
 
 
