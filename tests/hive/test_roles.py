@@ -120,7 +120,7 @@ def test_the_shipped_adapters_are_refused_beside_another_model(tmp_path: Path) -
     with pytest.raises(UnfitAdapter, match=r"org/name has no \*\.safetensors"):
         adapters_of(Path("org/name"))
     (tmp_path / "model.safetensors").write_bytes(b"no header")
-    with pytest.raises(UnfitAdapter, match="cannot be told"):
+    with pytest.raises(UnfitAdapter, match="cannot tell whether the adapter"):
         adapters_of(model)
 
 

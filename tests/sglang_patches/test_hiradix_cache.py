@@ -186,7 +186,7 @@ def resident(pool: KvPool) -> dict[str, int]:
 
 @pytest.mark.parametrize("page", [1, 4])
 @pytest.mark.parametrize("policy", ["paper", "density"])
-def test_what_leaves_the_device_is_on_the_host_and_comes_back(policy: str, page: int) -> None:
+def test_kv_evicted_from_the_device_is_loaded_back_from_the_host(policy: str, page: int) -> None:
     pool = TieredPool(256, policy, page, host=512, write="write_through")
     pool.run(text(0, 80), "writer", "run-1")
     pool.run(text(1, 80), "other")
@@ -260,7 +260,7 @@ def test_kv_that_is_computed_again_is_of_who_computes_it(page: int) -> None:
     assert pool.cache.accounting.held == {"second": 60}
 
 
-def test_kv_that_is_loaded_back_for_nobody_stays_dead() -> None:
+def test_kv_that_is_loaded_back_for_an_anonymous_request_stays_dead() -> None:
     pool = TieredPool(256, "density", host=512, write="write_through")
     pool.run(text(0, 40), "first", "run-1")
     pool.evict(40)
@@ -289,7 +289,7 @@ def test_a_node_that_is_on_the_host_alone_splits_where_a_text_leaves_it() -> Non
     assert [(half.on_device, half.dead, half.hits) for half in halves] == [(True, True, 1), (False, True, 0)]
 
 
-def test_what_is_not_on_the_host_is_gone_when_it_is_evicted() -> None:
+def test_kv_that_is_not_on_the_host_is_lost_when_evicted() -> None:
     pool = TieredPool(256, "density", host=512, write="write_through_selective")
     req = pool.request(text(0, 40), "a")
     assert pool.admit(req)
@@ -321,7 +321,7 @@ def test_a_node_is_locked_while_it_is_written_to_the_host() -> None:
     pool.check()
 
 
-def test_the_dead_leave_the_host_before_what_was_used_earlier() -> None:
+def test_dead_kv_leaves_the_host_before_older_kv() -> None:
     pool = TieredPool(512, "density", host=199, write="write_through")
     pool.run(text(0, 100), "a", "goes-on")
     pool.run(text(1, 100), "a", "over")
@@ -349,7 +349,7 @@ def test_the_papers_policy_keeps_the_host_for_those_who_contribute() -> None:
 
 
 @pytest.mark.parametrize("policy", ["lru", "paper", "density"])
-def test_writing_back_stages_what_is_evicted(policy: str) -> None:
+def test_write_back_stages_evicted_kv(policy: str) -> None:
     pool = TieredPool(256, policy, host=512, write="write_back")
     for name in range(3):
         pool.run(text(name, 60), "a")
@@ -414,7 +414,7 @@ def test_writing_back_is_done_for_a_hundredth_of_the_device_at_a_time(policy: st
         pool.check()
 
 
-def test_writing_back_to_a_host_that_is_too_small_drops_kv_and_books_it() -> None:
+def test_write_back_to_a_full_host_drops_kv_and_counts_it() -> None:
     pool = TieredPool(256, "density", host=20, write="write_back")
     for name in range(3):
         pool.run(text(0, 10) + text(name + 1, 60), "a")
@@ -426,7 +426,7 @@ def test_writing_back_to_a_host_that_is_too_small_drops_kv_and_books_it() -> Non
     assert pool.allocator.available_size() == 256
 
 
-def test_what_storage_is_reading_is_not_dropped_and_stays_in_the_books() -> None:
+def test_kv_that_storage_reads_is_not_dropped_and_stays_counted() -> None:
     pool = TieredPool(256, "density", host=20, write="write_back")
     pool.run(text(0, 60), "a")
     pool.run(text(1, 60), "b")
@@ -470,7 +470,7 @@ def brought(pool: TieredPool, tokens: list[int]) -> None:
     assert pool.on_host(tokens) == len(tokens)
 
 
-def test_what_storage_brings_to_the_host_is_nobodys_until_it_is_used() -> None:
+def test_kv_that_storage_loads_to_the_host_is_anonymous_until_used() -> None:
     pool = TieredPool(256, "density", host=512, write="write_through")
     pool.run(text(3, 20), "stranger", "run-0")
     tokens = text(0, 40)
@@ -484,7 +484,7 @@ def test_what_storage_brings_to_the_host_is_nobodys_until_it_is_used() -> None:
     assert (node.agent, node.session, node.shared) == ("a", None, False), "who else uses it nobody knows"
 
 
-def test_what_storage_brought_in_vain_is_used_by_who_computes_it() -> None:
+def test_unused_kv_from_storage_belongs_to_the_request_that_computes_it() -> None:
     pool = TieredPool(256, "density", host=512, write="write_through")
     pool.run(text(3, 20), "stranger", "run-0")
     tokens = text(0, 8)  # less than SGLang loads back
@@ -500,13 +500,13 @@ def test_what_storage_brought_in_vain_is_used_by_who_computes_it() -> None:
     [
         (
             lambda node, cache: setattr(node, "host_value", None),
-            "neither on the device nor whole on the host",
+            "neither on the device nor complete on the host",
         ),
-        (lambda node, cache: setattr(node, "host_value", node.host_value[1:]), "nor whole on the host"),
-        (lambda node, cache: cache.evictable_host_leaves.clear(), "evictable leaves on the host"),
+        (lambda node, cache: setattr(node, "host_value", node.host_value[1:]), "nor complete on the host"),
+        (lambda node, cache: cache.evictable_host_leaves.clear(), "evictable host leaves"),
     ],
 )
-def test_what_is_wrong_with_the_host_is_named(damage: Callable[[TreeNode, Any], None], words: str) -> None:
+def test_integrity_errors_on_the_host_are_named(damage: Callable[[TreeNode, Any], None], words: str) -> None:
     pool = TieredPool(256, "density", host=512, write="write_through")
     pool.run(text(0, 60), "a")
     pool.evict(60)

@@ -75,7 +75,7 @@ def test_agents_past_the_limit_are_counted_together() -> None:
     assert pool.cache.accounting.resident == {"agent-0": 10, "agent-1": 10, OTHER: 20}
 
 
-def test_a_health_check_is_nobodys_and_no_admission() -> None:
+def test_a_health_check_is_anonymous_and_no_admission() -> None:
     pool = KvPool(256)
     pool.run(text(0, 10), "a")
     check = HealthCheck("HEALTH_CHECK_1", [5, 6, 7])
@@ -148,7 +148,7 @@ def test_a_request_that_ends_with_its_prefill_is_counted_as_it_finishes() -> Non
     assert pool.cache.accounting.clock == 1
 
 
-def test_a_split_leaves_both_halves_with_what_was_known_of_the_whole() -> None:
+def test_a_split_copies_the_record_to_both_halves() -> None:
     pool = KvPool(256)
     pool.run(text(0, 30), "a", "run-1")
     pool.run([*text(0, 12), 5], "b", "run-1")
@@ -211,7 +211,7 @@ def test_nothing_is_evicted_where_nothing_is_asked_for(policy: str, tokens: int)
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_more_than_there_is_takes_all_but_what_requests_use(policy: str, page: int) -> None:
+def test_evicting_too_much_evicts_all_but_locked_kv(policy: str, page: int) -> None:
     pool = KvPool(512, policy, page)
     for name in range(3):
         pool.run(text(0, 32) + text(name, 64), "a")
@@ -295,7 +295,7 @@ def test_a_parent_that_becomes_a_leaf_takes_its_place_among_the_others() -> None
     assert eviction_order(pool) == [("low", 2000), ("middle", 4000), ("high", 3000), ("low", 1000)]
 
 
-def test_density_keeps_what_an_agent_comes_back_to() -> None:
+def test_density_keeps_reused_kv() -> None:
     pool = KvPool(2000, "density")
     for turn in range(60):
         pool.run([*text(0, 200), turn], "looping", "loop")
@@ -309,7 +309,7 @@ def test_density_keeps_what_an_agent_comes_back_to() -> None:
     assert pool.resident(text(0, 200)) == 200, "LRU would have let it go"
 
 
-def test_what_an_ended_session_alone_used_goes_first() -> None:
+def test_kv_of_an_ended_session_is_evicted_first() -> None:
     pool = KvPool(1000, "density")
     pool.run(text(0, 100), "a", "over")
     pool.run(text(0, 100) + text(1, 50), "a", "over")
@@ -329,7 +329,7 @@ def test_what_an_ended_session_alone_used_goes_first() -> None:
     assert pool.cache.total_size() == 100, "two sessions used it, so the end of one says nothing"
 
 
-def test_that_a_session_ends_while_its_requests_run_counts_for_what_they_leave() -> None:
+def test_a_session_that_ends_early_also_ends_for_the_kv_of_its_running_requests() -> None:
     pool = KvPool(1000, "density")
     pool.run(text(9, 100), "a", "goes-on")
     req = pool.request(text(0, 100), "a", "over")
@@ -372,7 +372,7 @@ def batch(pool: KvPool, *reqs: PooledRequest) -> None:
 
 
 def crowd(pool: KvPool) -> None:
-    """Whatever is dead goes before what this brings."""
+    """Dead KV is evicted before other KV."""
     pool.run(text(50, 208), "once", "over")
     pool.end_session("over")
     pool.evict(208)
@@ -381,7 +381,7 @@ def crowd(pool: KvPool) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_what_two_requests_of_one_batch_computed_is_of_both_their_sessions(policy: str, page: int) -> None:
+def test_kv_that_two_requests_of_a_batch_computed_belongs_to_both_sessions(policy: str, page: int) -> None:
     pool = KvPool(1600, policy, page)
     reqs = [pool.request(text(0, 192) + text(run, 32), "a", f"run-{run}") for run in (1, 2)]
     batch(pool, *reqs)
@@ -483,7 +483,7 @@ def test_an_agent_above_its_share_goes_first_whatever_it_is_worth() -> None:
     assert pool.cache.accounting.resident["poor"] == 150
 
 
-def test_an_agent_that_reads_what_others_wrote_is_held_to_its_share_as_well() -> None:
+def test_an_agent_that_reads_kv_of_others_is_limited_to_its_share() -> None:
     pool = KvPool(1000, "density", density=DensitySettings(max_share=0.5))
     for name in range(8):
         pool.run(text(name, 100), "writer")
@@ -496,7 +496,7 @@ def test_an_agent_that_reads_what_others_wrote_is_held_to_its_share_as_well() ->
     assert pool.cache.accounting.resident == {"writer": 505, "reader": 3, "poor": 100}
 
 
-def test_an_agent_does_not_pay_for_what_others_read() -> None:
+def test_reads_by_others_do_not_count_against_an_agent() -> None:
     pool = KvPool(1000, "density", density=DensitySettings(max_share=0.5))
     for name in range(6):
         pool.run(text(name, 100), "writer")
@@ -511,7 +511,7 @@ def test_an_agent_does_not_pay_for_what_others_read() -> None:
 
 
 @pytest.mark.parametrize("policy", HIVE_POLICIES)
-def test_one_nodes_worth_is_what_the_index_goes_by(policy: str) -> None:
+def test_the_index_orders_by_the_score_of_a_node(policy: str) -> None:
     pool = scored(policy)
     for name, agent in enumerate(("middle", "high", "low", "middle")):
         pool.run(text(name, 40), agent, f"run-{name}")
@@ -541,7 +541,7 @@ def test_a_flush_leaves_nothing_but_the_totals() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_summary_says_what_happened(policy: str) -> None:
+def test_the_summary_counts_evictions(policy: str) -> None:
     pool = KvPool(256, policy)
     for name in range(3):
         pool.run(text(name, 40), "a")
@@ -568,7 +568,7 @@ def test_the_engines_policies_decide_as_the_engines_cache_does(policy: str, stra
             return RadixCache(self.params)
 
         def check(self) -> None:
-            """SGLang's own cache has no books."""
+            """SGLang's own cache has no accounting."""
 
     ours, theirs = KvPool(600, policy), Engines(600, policy)
     assert isinstance(ours.cache.eviction_strategy, strategy)
@@ -675,21 +675,21 @@ def lost(pool: KvPool) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda pool: evictable(pool, 4), "evictable tokens: 44 in the books, 40 in the tree"),
-        (moved, "evictable tokens: 35 in the books, 40 in the tree"),
-        (lambda pool: setattr(pool.cache, "protected_size_", 1), "protected tokens: 1 in the books, 0"),
-        (forgotten, r"evictable leaves: \[\d+\] in the books, \[\d+, \d+\] in the tree"),
-        (counted_twice, "resident tokens by agent: {'a': 41} in the books, {'a': 40}"),
-        (held_twice, "resident tokens by last user: {'a': 41} in the books, {'a': 40}"),
+        (lambda pool: evictable(pool, 4), "evictable tokens: 44 in the accounting, 40 in the tree"),
+        (moved, "evictable tokens: 35 in the accounting, 40 in the tree"),
+        (lambda pool: setattr(pool.cache, "protected_size_", 1), "protected tokens: 1 in the accounting, 0"),
+        (forgotten, r"evictable leaves: \[\d+\] in the accounting, \[\d+, \d+\] in the tree"),
+        (counted_twice, "resident tokens by agent: {'a': 41} in the accounting, {'a': 40}"),
+        (held_twice, "resident tokens by last user: {'a': 41} in the accounting, {'a': 40}"),
         (changed, r"leaves that have changed since they were indexed: \[\d+\]"),
-        (away, r"node \d+ is not where its record says"),
+        (away, r"node \d+ is not in the tier that its record names"),
         (unrecorded, r"node \d+ is on the device without a record"),
         (cut, r"node \d+ has fewer slots than tokens"),
-        (odd, r"node \d+ has 15 tokens: no whole pages"),
+        (odd, r"node \d+ has 15 tokens, which is not a multiple of the page size"),
         (lost, r"node \d+ is not its parent's child"),
     ],
 )
-def test_whatever_is_wrong_with_the_books_is_named(damage: Callable[[KvPool], None], words: str) -> None:
+def test_integrity_errors_are_named(damage: Callable[[KvPool], None], words: str) -> None:
     pool = KvPool(256, "density", page=4)
     pool.run(text(0, 8) + text(1, 16), "a")
     pool.run(text(0, 8) + text(2, 16), "a")
@@ -867,7 +867,7 @@ TestCacheMachine.settings = settings(max_examples=120, stateful_step_count=50, d
 
 
 class Ranks:
-    """Two caches that are told the same, at other addresses and by another clock."""
+    """Two caches with the same traffic, at other addresses and with another clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, policy: str, page: int) -> None:
         self.now = [1e6, 5.0]

@@ -1,1 +1,1 @@
-"""Live events of the schedulers: published over ZeroMQ, and forwarded to browsers as server-sent events."""
+"""Live events: snapshots of the schedulers, streamed to browsers as server-sent events."""

@@ -1,8 +1,8 @@
-"""Live events: snapshots of a scheduler, several times a second.
+"""Live events: snapshots of a scheduler, as ``GET /hive/events`` streams them.
 
 Every event is a complete snapshot of its part of the scheduler, not a difference from an earlier one.  A client that
-missed some events, or subscribed late, is up to date with the next one, and nothing has to be kept or sent again.
-Counters count since start; a rate is the difference of two of them.
+missed some events is up to date with the next one, and nothing has to be buffered for it.  Counters count since the
+server's start; a rate is the difference of two snapshots.
 """
 
 from __future__ import annotations
@@ -10,9 +10,6 @@ from __future__ import annotations
 import msgspec
 
 from hive.server.agents.contribution import Contribution
-
-TOPIC = b"hive"
-"""First frame of every message; a sequence number (8 bytes, big-endian) and a :class:`Batch` follow."""
 
 
 class AgentLine(msgspec.Struct):
@@ -123,13 +120,3 @@ class Sessions(Event):
 
 
 AnyEvent = Agents | Scores | LogitsCache | RadixCache | Requests | Sessions
-
-
-class Batch(msgspec.Struct):
-    """The events that one scheduler sends together."""
-
-    time: float
-    """Seconds since 1970."""
-    rank: int
-    """Data-parallel rank."""
-    events: list[AnyEvent]

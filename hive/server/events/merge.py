@@ -7,18 +7,18 @@ from typing import Any
 
 import msgspec
 
-from hive.server.events.event import AgentLine, Agents, AnyEvent, Batch, Scores, SessionLine, Sessions
+from hive.server.events.event import AgentLine, Agents, AnyEvent, Scores, SessionLine, Sessions
 
 
-def merged(batches: Iterable[Batch]) -> list[AnyEvent]:
-    """Merge the last batches of all ranks by kind of event.
+def merged(ranks: Iterable[Sequence[AnyEvent]]) -> list[AnyEvent]:
+    """Merge the events of all ranks by kind.
 
     Counts are summed, and agents and sessions are joined by name.  Scores are relative to the agents of one rank, so
     an agent known to several ranks keeps the score of the first one.
     """
     kinds: dict[type, list[Any]] = {}
-    for batch in sorted(batches, key=lambda batch: batch.rank):
-        for event in batch.events:
+    for events in ranks:
+        for event in events:
             kinds.setdefault(type(event), []).append(event)
     return [events[0] if len(events) == 1 else _join(events) for events in kinds.values()]
 

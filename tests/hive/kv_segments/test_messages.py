@@ -207,7 +207,7 @@ def test_a_tenant_sees_its_own_messages_alone() -> None:
     assert [made.layout(tenant, {"parents": ["a"]}, 1, 0).context for tenant in ("t", None)] == [5, 1]
     for tenant, id in (("u", "a"), ("t", "b"), (None, "b")):
         assert made.get(tenant, id) is None
-        with pytest.raises(RequestError, match="not deleted"):
+        with pytest.raises(RequestError, match="must be the id of an existing message"):
             made.layout(tenant, {"parents": [id]}, 1, 0)
     assert made.remove("u", "a") is None
     assert len(made) == 3

@@ -224,13 +224,13 @@ def test_layers_of_one_rope_may_be_written_one_by_one() -> None:
         ({"rope_type": "proportional"}, "'proportional'"),
         ({"rope_type": "default", "mrope_section": [4, 6, 6]}, "'mrope'"),
         ({"rope_type": "default", "use_fope": True}, "'fope'"),
-        ({"rope_type": "linear"}, "'linear' is incomplete: 'factor'"),
-        ({"rope_type": "llama3", "factor": 8.0}, "'llama3' is incomplete: 'low_freq_factor'"),
-        ({"rope_type": "default", "partial_rotary_factor": 0.1}, "would turn 3"),
-        ({"rope_type": "default", "partial_rotary_factor": 0.0}, "would turn 0"),
+        ({"rope_type": "linear"}, "'linear' are incomplete: 'factor'"),
+        ({"rope_type": "llama3", "factor": 8.0}, "'llama3' are incomplete: 'low_freq_factor'"),
+        ({"rope_type": "default", "partial_rotary_factor": 0.1}, "has 3 rotary ones"),
+        ({"rope_type": "default", "partial_rotary_factor": 0.0}, "has 0 rotary ones"),
         (
             {"full_attention": VARIANTS["default"], "sliding_attention": VARIANTS["linear"]},
-            "different RoPE .full_attention, sliding_attention.",
+            "different RoPE parameters .full_attention, sliding_attention.",
         ),
     ],
 )

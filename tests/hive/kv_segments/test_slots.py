@@ -135,7 +135,7 @@ def test_what_was_read_is_a_copy() -> None:
 @pytest.mark.parametrize(
     ("keys", "values", "message"),
     [
-        ([], [], "keys of 0 layers"),
+        ([], [], "got 0 and 0"),
         (
             [torch.zeros(4, 2, 16)] * 2,
             [torch.zeros(4, 2, 16)],
