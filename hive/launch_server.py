@@ -8,14 +8,12 @@ touches SGLang, and it imports it late, so that a missing extra is a sentence an
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import importlib.util
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hive.server.events.endpoint import AUTO, private
 from hive.server.flags.refused_settings import refusal, segments_refusal
 from hive.server.flags.server_args import HiveServerArgs
 from hive.server.roles import UnfitAdapter, lora_flags
@@ -127,8 +125,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     hive_args, rest = split_args(arguments)
     if importlib.util.find_spec("sglang") is None:
         raise SystemExit("hive: SGLang is not installed. Run: uv pip install 'hive[server]'")
-    if hive_args.events_endpoint == AUTO:
-        hive_args = dataclasses.replace(hive_args, events_endpoint=private())
     hive_args.to_environment()
 
     from sglang.srt.plugins import load_plugins

@@ -275,17 +275,6 @@ SEAMS: tuple[Seam, ...] = (
         f"The change *{CONTROL.name}*.",
     ),
     Seam(
-        "ranks",
-        "sglang_patches.scheduling.live_events",
-        (),
-        "One scheduler of each data-parallel rank publishes live events, so each has to know which it is.",
-        "Nothing: ranks have a class of their own by now, and it need only stay.",
-        {
-            "0.5.17": ("srt.distributed.parallel_state_wrapper.ParallelState",),
-            "0.5.23": ("srt.runtime_context.get_parallel",),
-        },
-    ),
-    Seam(
         "decode join",
         "sglang_patches.scheduling.decode_join",
         (

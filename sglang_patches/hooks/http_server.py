@@ -33,7 +33,7 @@ def before_setup_and_run_http_server(
         hive_routes.router(tokenizer_manager, access, messages),
         choreography.router(messages),
         samples.router(tokenizer_manager, access),
-        live_routes.router(server_args),
+        live_routes.router(tokenizer_manager),
     ):
         # Not `include_router`: newer versions of FastAPI wrap the routes, and SGLang's keys look at each one's level.
         app.router.routes.extend(routes.routes)

@@ -43,7 +43,6 @@ from sglang_patches.scheduling.cache_memory import IDLE_LOOPS, CacheMemory
 from sglang_patches.scheduling.contribution_order import ContributionOrder
 from sglang_patches.scheduling.control import answer, problems
 from sglang_patches.scheduling.decode_join import join
-from sglang_patches.scheduling.live_events import live_events
 from sglang_patches.scheduling.metrics import SchedulerMetrics
 from sglang_patches.scheduling.mixed_step import mix
 from sglang_patches.scheduling.state import SchedulerState
@@ -83,7 +82,6 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
         # SGLang's own cache keeps no books of agents.
         agents.reuse_slots(lambda agent: False, lambda agent: None)
     self.hive = SchedulerState(agents, tree, cache, metrics, args.share_tenants, [], [])
-    self.hive.live = live_events(self, args)
     self.hive.memory = CacheMemory.of(self, cache, args.min_free_host_bytes)
     if current().decode_rows:
         runner = self.tp_worker.model_runner
@@ -116,8 +114,7 @@ def around_add_request_to_queue(
     req.hive = RequestState(agent, session, number=state.agents.requests)
     if state.share_tenants == "nothing":
         keep_apart(req)
-    if state.live is not None:
-        state.live.sessions.arrived(session, agent, tag_of(req).get("state"))
+    state.live.sessions.arrived(session, agent, tag_of(req).get("state"))
     if state.kv is not None:
         state.kv.arrived(req)
     reason = bypass_reason(self, req)
@@ -221,8 +218,6 @@ def around_get_next_batch_to_run(
     Those get no result any more: one that was aborted between two chunks of its prefill, and the last one of a batch
     that finds no memory with all others retracted.
     """
-    if self.hive.live is not None:
-        self.hive.live.tick(self)
     if self.hive.memory is not None:
         self.hive.memory.step()
     replay.advance(self)
@@ -400,6 +395,8 @@ def around_handle_dumper_control(
     if operation == "check":
         idle = self.is_fully_idle()
         response: dict[str, Any] = {"idle": idle, "problems": problems(self.hive, idle)}
+    elif operation == "events":
+        response = {"events": self.hive.live.on_wire(self)}
     else:
         response = answer(self.hive, operation, recv_req.body)
     self.ipc_channels.send_to_tokenizer.send_output(

@@ -5,26 +5,29 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-from fastapi import APIRouter, HTTPException, Response
+import msgspec
+from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 
-from hive.server.events.endpoint import OFF, of_rank
+from hive.server.events.event import AnyEvent
 from hive.server.events.hub import EventHub, TooManyClients
 from hive.server.events.stream import EventStream
-from hive.server.flags.server_args import HiveServerArgs
 from hive.server.ui import page
+from sglang_patches.http.control import controller
 
 
-def router(server_args: Any) -> APIRouter:
-    """``GET /hive/events`` and ``GET /hive/ui``."""
+def router(tokenizer_manager: Any) -> APIRouter:
+    """The routes over a running tokenizer manager."""
     routes = APIRouter(prefix="/hive")
-    endpoint = HiveServerArgs.from_environment().events_endpoint
-    hub = EventHub([of_rank(endpoint, rank) for rank in range(server_args.dp_size)], stopping=_stopping)
+    control = controller(tokenizer_manager)
+
+    async def poll() -> list[list[AnyEvent]]:
+        return [msgspec.convert(rank["events"], list[AnyEvent]) for rank in await control("events")]
+
+    hub = EventHub(poll, stopping=_stopping)
 
     @routes.get("/events", response_class=Response)
     async def events() -> Response:
-        if endpoint == OFF:
-            raise HTTPException(404, "the server was started with --hive-events-endpoint off")
         try:
             return EventStream(hub)
         except TooManyClients as error:

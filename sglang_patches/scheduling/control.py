@@ -26,8 +26,7 @@ def answer(state: SchedulerState, operation: str, body: dict[str, Any]) -> dict[
         session = qualified(tenant, body["session"])
         if state.tree is not None:
             state.tree.end_session(session)
-        if state.live is not None:
-            state.live.sessions.end(session)
+        state.live.sessions.end(session)
         return {"requests": state.agents.end_session(session)}
     view = EVERYTHING if body["everything"] else View(everything=False, tenant=tenant)
     summary = state.summary(view)

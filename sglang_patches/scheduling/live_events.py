@@ -1,23 +1,17 @@
-"""Live events, out of the scheduler over ZeroMQ; :mod:`sglang_patches.http.live_routes` hands them to browsers.
-
-:func:`tick` is called in each loop of the scheduler and mostly looks at the clock.  Tensor-parallel ranks see the same
-requests, so one of each group speaks; nothing that it sees of the clock or of sockets comes to a decision's ears.
-"""
+"""What a scheduler reports as live events; :mod:`sglang_patches.http.live_routes` asks for it and streams it."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from hive.server.agents.registry import AgentRegistry
 from hive.server.events import collect
-from hive.server.events.endpoint import OFF, of_rank
 from hive.server.events.event import AnyEvent, Requests, Scores
-from hive.server.events.publisher import EventPublisher
 from hive.server.events.sessions import SessionBoard
-from hive.server.flags.server_args import HiveServerArgs
 from hive.server.logits_cache.cache import LogitsCache
-from sglang_patches.contract.releases import current
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -29,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Observed(Protocol):
-    """What is told of a scheduler's state."""
+    """The part of a scheduler's state that events report."""
 
     agents: AgentRegistry
     tree: AgentAware | None
@@ -41,28 +35,22 @@ class Observed(Protocol):
 
 
 class LiveEvents:
-    """What one scheduler tells, and by which socket."""
+    """Makes snapshots of one scheduler."""
 
-    def __init__(self, publisher: EventPublisher) -> None:
-        self._publisher: EventPublisher | None = publisher
+    def __init__(self) -> None:
         self.sessions = SessionBoard()
         self._scores: Scores | None = None
 
-    def tick(self, scheduler: Scheduler) -> None:
-        """Publish a picture, if it is time for one and somebody listens."""
-        if self._publisher is None or not self._publisher.due():
-            return
+    def on_wire(self, scheduler: Scheduler) -> list[dict[str, Any]]:
+        """A snapshot as JSON; empty after an error, since a telemetry failure must not stop the server."""
         try:
-            self._publisher.publish(self._events(scheduler))
+            return [msgspec.to_builtins(event) for event in self.snapshot(scheduler)]
         except Exception:
-            # A picture of the server is not worth the server.
-            logger.exception(
-                "Hive: live events have failed and are off from now on; requests are served as before"
-            )
-            self._publisher.close()
-            self._publisher = None
+            logger.exception("Hive: there are no live events; requests are served as before")
+            return []
 
-    def _events(self, scheduler: Scheduler) -> list[AnyEvent]:
+    def snapshot(self, scheduler: Scheduler) -> list[AnyEvent]:
+        """Everything that is reported, as of now."""
         state: Observed = scheduler.hive
         book = state.tree.book if state.tree is not None else None
         if self._scores is None or self._scores.round != state.agents.window.round:
@@ -86,22 +74,8 @@ class LiveEvents:
 
 
 def _running(scheduler: Scheduler) -> int:
-    """Requests in the batch that decodes, and those of the last batch, which have yet to join it."""
+    """Requests in the decode batch, and those of the last batch, which have yet to join it."""
     batches = (scheduler.running_batch, scheduler.last_batch)
     return len(
         {id(req) for batch in batches if batch is not None for req in batch.reqs if not req.finished()}
     )
-
-
-def live_events(scheduler: Scheduler, args: HiveServerArgs) -> LiveEvents | None:
-    """Those of a scheduler that speaks for its group; None for the others, and where they are off.
-
-    Raises:
-        OSError: when the address is taken.
-    """
-    ranks = current().ranks(scheduler)
-    if args.events_endpoint == OFF or ranks.pp_rank or ranks.attn_tp_rank or ranks.attn_cp_rank:
-        return None
-    # Replicas and attention-DP ranks are numbered apart; there is one or the other.
-    rank = ranks.attn_dp_rank if ranks.attn_dp_size > 1 else ranks.dp_rank or 0
-    return LiveEvents(EventPublisher(of_rank(args.events_endpoint, rank), rank))

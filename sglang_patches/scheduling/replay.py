@@ -127,8 +127,7 @@ def depart(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
         "replayed": attached.arrived_with,
     }
     state.agents.left(attached.agent, **counts)
-    if state.live is not None:
-        state.live.sessions.left(attached.session, generated=counts["generated"], replayed=counts["replayed"])
+    state.live.sessions.left(attached.session, generated=counts["generated"], replayed=counts["replayed"])
     if state.metrics is not None:
         agent = state.agents.profile(attached.agent).name
         state.metrics.finished(state.agents, agent, len(req.origin_input_ids), **counts)

@@ -9,6 +9,7 @@ from hive.server.agents.registry import AgentRegistry
 from hive.server.agents.tenant import EVERYTHING, View
 from hive.server.eviction.book import NOT_RESIDENT
 from hive.server.logits_cache.cache import LogitsCache
+from sglang_patches.scheduling.live_events import LiveEvents
 from sglang_patches.scheduling.metrics import SchedulerMetrics
 from sglang_patches.scheduling.steps import Steps
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from sglang_patches.forward.decode_rows import DecodeRows
     from sglang_patches.forward.kv_forward import KvForward
     from sglang_patches.scheduling.cache_memory import CacheMemory
-    from sglang_patches.scheduling.live_events import LiveEvents
 
 
 @dataclass(slots=True)
@@ -48,8 +48,7 @@ class SchedulerState:
     steps: Steps = field(default_factory=Steps)
     memory: CacheMemory | None = None
     """None where the Logits Cache need not mind what the host has left."""
-    live: LiveEvents | None = None
-    """None where another scheduler speaks for this one, and where live events are off."""
+    live: LiveEvents = field(default_factory=LiveEvents)
     kv: KvForward | None = None
     """None without ``--hive-kv-segments``."""
 

@@ -17,7 +17,7 @@ from hive.server.agents.window import WindowSettings
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("hive", "sglang_patches", "frontend/hive_frontend")
 
-SHOWN = frozenset({"hive/server/events/publisher.py", "hive/server/events/sessions.py"})
+SHOWN = frozenset({"hive/server/events/sessions.py"})
 """Modules that stamp what they show to people."""
 
 DATED = frozenset({"frontend/hive_frontend/client/transport.py"})

@@ -1,1 +1,1 @@
-"""What happens in the schedulers, told to whoever listens: events over ZeroMQ, and server-sent events of them."""
+"""Live events: snapshots of the schedulers, streamed to browsers as server-sent events."""

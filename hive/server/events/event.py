@@ -1,8 +1,8 @@
-"""Live events: what a scheduler tells of itself, some times a second.
+"""Live events: snapshots of a scheduler, as ``GET /hive/events`` streams them.
 
-Every event is a whole picture of its part of the scheduler, and no difference to an earlier one.  So whoever missed
-some, or comes late, is right again with the next; nothing has to be kept for them or sent twice.  Counters count since
-start, and who wants a flow takes the difference of two.
+Every event is a whole snapshot of its part of the scheduler, not a difference to an earlier one.  A client that missed
+some is up to date with the next one, and nothing has to be buffered for it.  Counters count since the server's start; a
+rate is the difference of two snapshots.
 """
 
 from __future__ import annotations
@@ -10,9 +10,6 @@ from __future__ import annotations
 import msgspec
 
 from hive.server.agents.contribution import Contribution
-
-TOPIC = b"hive"
-"""First frame of every message; the others are a sequence number (8 bytes, big-endian) and a :class:`Batch`."""
 
 
 class AgentLine(msgspec.Struct):
@@ -122,13 +119,3 @@ class Sessions(Event):
 
 
 AnyEvent = Agents | Scores | LogitsCache | RadixCache | Requests | Sessions
-
-
-class Batch(msgspec.Struct):
-    """What one scheduler tells at a time."""
-
-    time: float
-    """Seconds since 1970."""
-    rank: int
-    """Data-parallel rank."""
-    events: list[AnyEvent]

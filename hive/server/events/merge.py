@@ -1,4 +1,4 @@
-"""One picture of several data-parallel ranks."""
+"""One snapshot of several data-parallel ranks."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 import msgspec
 
-from hive.server.events.event import AgentLine, Agents, AnyEvent, Batch, Scores, SessionLine, Sessions
+from hive.server.events.event import AgentLine, Agents, AnyEvent, Scores, SessionLine, Sessions
 
 
-def merged(batches: Iterable[Batch]) -> list[AnyEvent]:
-    """The events of the last batch of every rank, added up by kind.
+def merged(ranks: Iterable[Sequence[AnyEvent]]) -> list[AnyEvent]:
+    """The events of all ranks, added up by kind.
 
     Counts are summed, and agents and sessions joined by name.  Scores compare the agents of one rank: of what several
     ranks know, the first one's is shown.
     """
     kinds: dict[type, list[Any]] = {}
-    for batch in sorted(batches, key=lambda batch: batch.rank):
-        for event in batch.events:
+    for events in ranks:
+        for event in events:
             kinds.setdefault(type(event), []).append(event)
     return [events[0] if len(events) == 1 else _join(events) for events in kinds.values()]
 

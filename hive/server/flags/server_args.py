@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
 from hive.server.agents.window import WindowSettings
-from hive.server.events import endpoint
 from hive.server.request_tag import RequestError
 
 ENVIRONMENT_VARIABLE = "HIVE_SERVER_ARGS"
@@ -206,13 +205,6 @@ class HiveServerArgs:
         type=int,
         metavar="BYTES",
     )
-    events_endpoint: str = _flag(
-        endpoint.AUTO,
-        "Where schedulers publish live events over ZeroMQ, for /hive/events and others: 'auto', a socket in a private "
-        "folder for temporary files; ipc://PATH; tcp://HOST:PORT, and the next ports for further data-parallel ranks; "
-        "or 'off' (default: auto). Whoever reaches it can read along, without a key.",
-        metavar="ENDPOINT",
-    )
     max_body_bytes: int = _flag(
         2**28,
         "Largest accepted body of a request, e.g. 64M; Hive's own routes take 64K (default: 256M).",
@@ -256,11 +248,6 @@ class HiveServerArgs:
                 raise ValueError(
                     f"--hive-{name.replace('_', '-')} must be at least {low}, got {getattr(self, name)}"
                 )
-
-        try:
-            endpoint.check(self.events_endpoint)
-        except ValueError as error:
-            raise ValueError(f"--hive-events-endpoint {error}") from None
 
         for name in ("eviction_max_share", "collaborative_weight"):
             if not 0.0 <= getattr(self, name) <= 1.0:

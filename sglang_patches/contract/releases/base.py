@@ -25,11 +25,6 @@ class Release(ABC):
     unset_params: ClassVar[frozenset[str]] = frozenset()
     """Sampling parameters that this SGLang's endpoints name, as None, and that Hive lets no request set."""
 
-    @abstractmethod
-    def ranks(self, scheduler: Scheduler) -> Any:
-        """Which rank of which group a scheduler is: an object with ``pp_rank``, ``attn_tp_rank``, ``attn_cp_rank``,
-        ``attn_dp_rank``, ``attn_dp_size``, and ``dp_rank``, which may be None."""
-
     # The radix cache.
 
     @abstractmethod

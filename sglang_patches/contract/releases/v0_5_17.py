@@ -33,9 +33,6 @@ class Release0517(Release):
     storing = Storing
     decode_rows = True
 
-    def ranks(self, scheduler: Scheduler) -> Any:
-        return scheduler.ps
-
     def other_caches(self, ctx: TreeCacheBuildContext) -> dict[str, bool]:
         from sglang.srt.environ import envs
         from sglang.srt.utils.tensor_bridge import use_mlx

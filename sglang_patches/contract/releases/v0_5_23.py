@@ -39,11 +39,6 @@ class Release0523(Release):
     storing = Storing
     unset_params = frozenset({"watermark"})
 
-    def ranks(self, scheduler: Scheduler) -> Any:
-        from sglang.srt.runtime_context import get_parallel
-
-        return get_parallel()
-
     def other_caches(self, ctx: TreeCacheBuildContext) -> dict[str, bool]:
         from sglang.srt.hardware_backend.mlx.runtime import use_mlx
         from sglang.srt.mem_cache.allocator.page_interleave import page_interleave_shard_size
