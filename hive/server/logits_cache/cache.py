@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hive_frontend.wire import derive_seed
+
 from hive.server.integrity import expect
 from hive.server.logits_cache.distinct import DistinctSample
 from hive.server.logits_cache.distinct_trees import DistinctTrees
@@ -15,7 +17,7 @@ from hive.server.logits_cache.hotspot import HotspotRule
 from hive.server.logits_cache.in_flight import PATIENCE, InFlight
 from hive.server.logits_cache.policies import Distinct, Hotspot, Policy, Prefetched, Stepwise
 from hive.server.logits_cache.replay import Replay, Stop, Verdict
-from hive.server.logits_cache.sampling import SamplingRule, derive_seed, uniform
+from hive.server.logits_cache.sampling import SamplingRule, uniform
 from hive.server.logits_cache.statistics import MAX_TEMPERATURES, CacheStatistics, ratios
 from hive.server.logits_cache.trie import LogitsTrie, Node, PrefixHash, Writer
 

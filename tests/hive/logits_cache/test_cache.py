@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+from hive_frontend.wire import derive_seed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from hive.server.logits_cache.head import Head
 from hive.server.logits_cache.hotspot import HotspotRule
 from hive.server.logits_cache.packing import pack
 from hive.server.logits_cache.replay import Stop, Verdict
-from hive.server.logits_cache.sampling import SamplingRule, derive_seed, draw_live, uniform
+from hive.server.logits_cache.sampling import SamplingRule, draw_live, uniform
 from hive.server.logits_cache.trie import Node
 
 VOCABULARY = 12
