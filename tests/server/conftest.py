@@ -16,7 +16,7 @@ from tests.server.replay_client import KEY, ReplayClient
 @pytest.fixture(scope="session")
 def exact_server(launch_server: Callable[..., ServerProcess]) -> ServerProcess:
     """A server in float32, guarded by a key: one request at a time, its outputs are a pure function of the request."""
-    return launch_server("--dtype", "float32", "--api-key", KEY)
+    return launch_server("--dtype", "float32", "--api-key", KEY, "--hive-replay-ahead")
 
 
 @pytest.fixture(scope="module")

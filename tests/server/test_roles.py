@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bench.game24 import prompts
-from bench.game24.puzzles import puzzles
-from bench.game24.rules import apply_step, numbers_of, parse_step, step_regex
+from examples.game24 import prompts
+from examples.game24.puzzles import puzzles
+from examples.game24.rules import apply_step, numbers_of, parse_step, step_regex
 from hive.server.roles import ROLES
 from hive.server.server_process import ServerProcess
 from tests.server.kv_client import KvClient, counts, span, tokens

@@ -29,7 +29,7 @@ from hive.server.logits_cache.sampling import SamplingRule
 from hive.server.request_checks import Limits
 from sglang_patches.hooks.scheduler import around_handle_dumper_control
 from sglang_patches.http.hive_routes import merge_ranks, router
-from sglang_patches.http.request_door import install
+from sglang_patches.http.request_middleware import install
 from sglang_patches.scheduling.state import SchedulerState
 
 KEYS = Access(api_key="k", admin_api_key="a")

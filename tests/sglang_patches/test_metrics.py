@@ -68,7 +68,7 @@ metrics.agents(agents, book)
     assert values["hive_agent_evicted_tokens"] == {"writer": 60.0}
 
 
-def test_what_a_forgotten_agent_shows_goes_to_the_others(tmp_path: Path) -> None:
+def test_the_tokens_of_a_forgotten_agent_are_counted_under_other(tmp_path: Path) -> None:
     rank(
         tmp_path,
         """
