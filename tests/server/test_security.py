@@ -54,7 +54,7 @@ OWN = [
 @pytest.fixture(scope="module")
 def keyed(launch_server: Callable[..., ServerProcess]) -> Iterator[ServerProcess]:
     keys = ("--api-key", KEY, "--admin-api-key", ADMIN_KEY)
-    server = launch_server(*keys, "--served-model-name", "any", "--enable-metrics")
+    server = launch_server(*keys, "--served-model-name", "any", "--enable-metrics", forked=False)
     yield server
     server.stop()
 
