@@ -73,7 +73,7 @@ def _runner(module: str) -> Callable[[Sequence[str], Path, Mapping[str, str]], P
     return run
 
 
-def _slowdown() -> float:
+def slowdown() -> float:
     """How many processes want a core, for each that there is; 1 where there are enough."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
@@ -144,7 +144,7 @@ class ServerProcess:
         while not self.healthy():
             now = time.monotonic()
             waited = now - started
-            counted += (now - last) / _slowdown()
+            counted += (now - last) / slowdown()
             last = now
             status = self.process.poll()
             if status is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,11 @@ import pytest
 
 from hive.server_process import ServerDied, ServerProcess
 from tests.fork_server import ForkServer
+from tests.repetitions import LONG
+
+_TESTS = Path(__file__).parent
+WITHOUT_SERVERS = ("hive", "sglang_patches")
+"""Folders that ``scripts/test`` leaves out where it looks for tests with servers."""
 
 _running = pytest.StashKey[list[ServerProcess]]()
 
@@ -90,13 +94,18 @@ def kv_server(launch_server: Callable[..., ServerProcess]) -> ServerProcess:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what starts a server, so that ``-m "not server"`` leaves out all of it, and skip what takes minutes unless
     it is asked for."""
-    long = os.environ.get("HIVE_LONG_TESTS", "0") != "0"
     skipped = pytest.mark.skip(reason="takes minutes. Run: HIVE_LONG_TESTS=1 scripts/test")
     for item in items:
-        if item.get_closest_marker("long") and not long:
+        if item.get_closest_marker("long") and not LONG:
             item.add_marker(skipped)
         if "launch_server" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.server)
+        if item.get_closest_marker("server") and item.path.is_relative_to(_TESTS):
+            folder = item.path.relative_to(_TESTS).parts[0]
+            if folder in WITHOUT_SERVERS:
+                raise pytest.UsageError(
+                    f"{item.nodeid} needs a server: scripts/test runs none of tests/{folder}"
+                )
 
 
 @pytest.hookimpl(wrapper=True)

@@ -22,8 +22,8 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import NamedTuple
 
-# Both are read when torch is loaded, which is before the launcher can set the one that it wants.
-_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1"}
+# Read when torch is loaded, which is before the launcher can set what it wants.
+_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "TORCH_COMPILE_DISABLE": "1"}
 
 
 class Request(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hive.server_process import ServerProcess
+from hive.server_process import ServerProcess, slowdown
 from tests.server.replay_client import ReplayClient
 
 POOL = 200
@@ -39,7 +39,7 @@ def settled(client: ReplayClient) -> dict[str, Any]:
     AssertionError when anything is left behind. The engine looks for leaks in its own books whenever it is idle, and
     ends if it finds one.
     """
-    end = time.monotonic() + 60
+    end = time.monotonic() + 60 * slowdown()
     while True:
         found = client.post("/hive/check", {})
         if found == {"idle": True, "problems": []}:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from hive.server_process import ServerProcess
+from hive.server_process import ServerProcess, slowdown
 
 pytestmark = pytest.mark.server
 
@@ -38,7 +38,7 @@ class Client:
 
     def settle(self) -> None:
         """Wait until nothing runs: the engine then flushes its cache."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 60 * slowdown()
         while (answer := self.http.post("/flush_cache")).status_code != 200:
             assert time.monotonic() < end, answer.text
             time.sleep(0.1)

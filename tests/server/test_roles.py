@@ -14,6 +14,7 @@ from bench.game24.puzzles import puzzles
 from bench.game24.rules import apply_step, numbers_of, parse_step, step_regex
 from hive.roles import ROLES
 from hive.server_process import ServerProcess
+from tests.repetitions import repetitions
 from tests.server.kv_client import KvClient, counts, span, tokens
 from tests.server.replay_client import KEY, Ask, ReplayClient
 
@@ -104,7 +105,11 @@ def test_what_one_adapter_would_say_is_never_replayed_for_another(roles: ReplayC
 
 def test_requests_for_all_adapters_share_batches(roles: ReplayClient) -> None:
     asks = [
-        Ask(f"Value of {number} 3 8: ", {"temperature": 0.0}, of(adapter))
+        Ask(
+            f"Value of {number} 3 8: ",
+            {"temperature": 0.0, "max_new_tokens": repetitions(24, 128)},
+            of(adapter),
+        )
         for number in (1, 2, 5)
         for adapter in (None, *ROLES)
     ]
