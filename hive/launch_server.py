@@ -177,10 +177,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         # four processes), a decode step then waits for time slices: 1,200 ms instead of 44 ms, measured on two
         # cores under a load of six. The scheduler processes inherit the variable before they load torch.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        # SGLang compiles the functions that draw and that apply penalties when they are first used. The request that
-        # does waits 20 s for it, on two busy cores.
-        if "--enable-torch-compile" not in given:
-            os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
         # A server that loses its scheduler would wait for a GPU to settle, and a minute for its core dump.
         os.environ.setdefault("SGLANG_CUDA_COREDUMP_BEFORE_CRASH", "0")
         os.environ.setdefault("SGLANG_PYSPY_DUMP_BEFORE_CRASH", "0")
