@@ -17,7 +17,7 @@ POOL = 200
 
 @pytest.fixture(scope="session")
 def tight_server(launch_server: Callable[..., ServerProcess]) -> ServerProcess:
-    """A server in float32 with little room, which admits requests as if their outputs were short."""
+    """A server of its own, in float32: with little room, and it admits requests as if their outputs were short."""
     return launch_server(
         *("--dtype", "float32", "--max-total-tokens", str(POOL), "--max-running-requests", "24"),
         *("--schedule-conservativeness", "0.01"),

@@ -29,6 +29,7 @@ class Fleet(NamedTuple):
 
 @pytest.fixture(scope="module")
 def fleet(launch_server: Callable[..., ServerProcess]) -> Iterator[Fleet]:
+    """Servers of their own: a router needs two, with the flags that the compose file gives them."""
     if importlib.util.find_spec("sglang_router") is None:
         pytest.skip("sglang-router is not installed. Run: uv pip install -e '.[router]'")
     commands = [command(service) for service in SERVERS]

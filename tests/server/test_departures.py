@@ -46,6 +46,7 @@ class Client:
 
 @pytest.fixture(scope="module")
 def client(launch_server: Callable[..., ServerProcess]) -> Iterator[Client]:
+    """Of a server of its own: it refuses what queues, runs one request at a time, and has room for three agents."""
     server = launch_server(
         *("--max-running-requests", "1", "--max-queued-requests", "2", "--chunked-prefill-size", "64"),
         *("--hive-round-requests", str(ROUND), "--hive-window-rounds", str(ROUNDS)),

@@ -44,6 +44,7 @@ def of(adapter: str | None) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def roles_server(launch_server: Callable[..., ServerProcess]) -> Iterator[ServerProcess]:
+    """A server of its own: with adapters every request costs more, so that the others have none."""
     # Four servers run by now: the cache is not to shrink for what else the machine does.
     flags = ("--hive-roles", "--hive-kv-segments", "--hive-min-free-host-bytes", "0")
     server = launch_server(*flags, "--dtype", "float32", "--api-key", KEY)
