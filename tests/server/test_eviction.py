@@ -104,7 +104,7 @@ def prompt(seed: int, length: int) -> list[int]:
 def crowded(
     request: pytest.FixtureRequest, launch_server: Callable[..., ServerProcess]
 ) -> Iterator[Eviction]:
-    """A server of its own, with room for a dozen prompts and profiles that change fast, after a minute of traffic from threads."""
+    """A server of its own, with room for a dozen prompts and profiles that change fast, after a minute of traffic."""
     server = launch_server(
         *("--max-total-tokens", str(CAPACITY), "--chunked-prefill-size", "128", "--enable-metrics"),
         *("--max-running-requests", "6", "--hive-eviction", request.param),
