@@ -8,17 +8,15 @@ touches SGLang, and it imports it late, so that a missing extra is a sentence an
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import importlib.util
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hive.events.endpoint import AUTO, private
-from hive.refused_settings import refusal, segments_refusal
-from hive.roles import UnfitAdapter, lora_flags
-from hive.server_args import HiveServerArgs
+from hive.server.flags.refused_settings import refusal, segments_refusal
+from hive.server.flags.server_args import HiveServerArgs
+from hive.server.roles import UnfitAdapter, lora_flags
 
 MODEL_FLAGS = frozenset({"--model-path", "--model", "--config"})
 """Flags of SGLang that say which model is served; without one of them it is the embedded one."""
@@ -46,7 +44,7 @@ def cpu_defaults(argv: Sequence[str]) -> list[str]:
 
 
 def with_warm_up(argv: Sequence[str]) -> list[str]:
-    """Flags with Hive's warm-up (:mod:`sglang_patches.warmup`), unless there is to be none."""
+    """Flags with Hive's warm-up (:mod:`sglang_patches.http.warmup`), unless there is to be none."""
     given = {argument.split("=", 1)[0] for argument in argv}
     if given & {"--warmups", "--skip-server-warmup"}:
         return list(argv)
@@ -127,8 +125,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     hive_args, rest = split_args(arguments)
     if importlib.util.find_spec("sglang") is None:
         raise SystemExit("hive: SGLang is not installed. Run: uv pip install 'hive[server]'")
-    if hive_args.events_endpoint == AUTO:
-        hive_args = dataclasses.replace(hive_args, events_endpoint=private())
     hive_args.to_environment()
 
     from sglang.srt.plugins import load_plugins
@@ -138,8 +134,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         print_help()
         return
 
-    from sglang_patches import cpu_platform, releases
-    from sglang_patches.plugin import PatchError, verify
+    from sglang_patches import cpu_platform
+    from sglang_patches.contract import releases
+    from sglang_patches.contract.activation import PatchError, verify
 
     try:
         verify()
@@ -148,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     given = {word.split("=", 1)[0] for word in rest}
     if not given & MODEL_FLAGS:
-        from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
+        from hive.server.embedded_model import EmbeddedModelError, ensure_embedded_model
 
         try:
             rest += ["--model-path", str(ensure_embedded_model())]

@@ -18,8 +18,8 @@ import typer
 from rich.console import Console
 
 from bench.game24.puzzles import TEST_SET
-from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
-from hive.server_process import ServerDied, ServerProcess
+from hive.server.embedded_model import EmbeddedModelError, ensure_embedded_model
+from hive.server.server_process import ServerDied, ServerProcess
 
 console = Console()
 

@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from transformers import AutoTokenizer
 
     if options.base is None:
-        from hive.embedded_model import ensure_embedded_model
+        from hive.server.embedded_model import ensure_embedded_model
 
         options.base = ensure_embedded_model()
     tokenizer = AutoTokenizer.from_pretrained(options.base)

@@ -1,1 +1,3 @@
-"""Everything that touches SGLang: hooks, one module per upstream module, listed in :mod:`sglang_patches.patches`."""
+"""Everything that touches SGLang: hooks, one module per upstream module, listed in
+:mod:`sglang_patches.contract.patches`.
+"""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hive.server_process import ServerDied, ServerProcess
+from hive.server.server_process import ServerDied, ServerProcess
 from tests.fork_server import ForkServer
 from tests.repetitions import LONG
 

@@ -30,7 +30,7 @@ _ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "TORCH_COMPILE_DISABLE": "0" if LO
 
 
 class Request(NamedTuple):
-    """A server to start: as ``hive.server_process`` asks for one."""
+    """A server to start: as ``hive.server.server_process`` asks for one."""
 
     flags: Sequence[str]
     log: str
@@ -84,7 +84,7 @@ class ForkServer:
         self._address = str(folder / "fork")
         self._log = folder / "fork.log"
         inherited = {**os.environ}
-        # See hive.server_process.
+        # See hive.server.server_process.
         inherited.pop("PYTHONDONTWRITEBYTECODE", None)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -121,7 +121,7 @@ class ForkServer:
 def _load() -> None:
     """Import what servers run, hooked as they have it: the flags of one are read later."""
     from hive import launch_server
-    from hive.server_args import HiveServerArgs
+    from hive.server.flags.server_args import HiveServerArgs
 
     HiveServerArgs().to_environment()
     from sglang.srt.plugins import load_plugins

@@ -18,8 +18,8 @@ from pathlib import Path
 import httpx
 
 from bench.bad_requests.requests import BAD_REQUESTS, PROMPT, BadRequest, Outcome
-from hive.embedded_model import ensure_embedded_model
-from hive.server_process import ServerProcess
+from hive.server.embedded_model import ensure_embedded_model
+from hive.server.server_process import ServerProcess
 
 STOCK_FLAGS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--disable-cuda-graph"),

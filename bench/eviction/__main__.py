@@ -42,7 +42,7 @@ from bench.eviction.servers import bounds_of, rows_and_goals, run_servers
 from bench.logits_cache.client import BenchError
 from bench.logits_cache.machine import public_command
 from bench.report_file import can_plot, how_made, positive
-from hive.server_process import ServerDied
+from hive.server.server_process import ServerDied
 
 MODULE = "bench.eviction"
 COST, RECORDED, SERVER = "cost", "rtl", "server"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hive.agents.window import WindowSettings
-from hive.eviction.density import DensitySettings
+from hive.server.agents.window import WindowSettings
+from hive.server.eviction.density import DensitySettings
 
 CLAIRVOYANT = "clairvoyant"
 """Name of the bound among the policies."""

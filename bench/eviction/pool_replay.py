@@ -19,9 +19,9 @@ from bench.eviction.policies import Policy
 from bench.eviction.schedule import most_running
 from bench.eviction.trace import Event, Request, Trace
 from bench.eviction.workload import Tokens
-from hive.agents.registry import AgentRegistry
-from sglang_patches.radix_cache import build_radix_cache
-from sglang_patches.request_state import RequestState
+from hive.server.agents.registry import AgentRegistry
+from sglang_patches.cache.radix_cache import build_radix_cache
+from sglang_patches.requests.request_state import RequestState
 
 _MAX_AGENTS = 256
 

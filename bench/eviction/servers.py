@@ -17,7 +17,7 @@ from bench.eviction.report import BASELINE, POLICY, Goal, Row, gap_closed, hit_b
 from bench.eviction.rounds import rounds_of
 from bench.eviction.scenarios import Scenario, replay
 from bench.eviction.trace import Trace
-from hive.server_process import ServerProcess
+from hive.server.server_process import ServerProcess
 
 ROUNDS = (7, 21)
 """How many rounds of each session are replayed: as in the paper's Table 1."""

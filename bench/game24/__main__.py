@@ -34,9 +34,9 @@ from bench.logits_cache.machine import public_command
 from bench.logits_cache.servers import served_model, started
 from bench.report_file import can_plot, how_made, not_writable
 from hive import ModelError
-from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
-from hive.roles import lora_flags
-from hive.server_process import ServerDied
+from hive.server.embedded_model import EmbeddedModelError, ensure_embedded_model
+from hive.server.roles import lora_flags
+from hive.server.server_process import ServerDied
 from sglang_patches.cpu_platform import needed as on_cpu
 
 QUICK_MINUTES = 8.0

@@ -15,8 +15,8 @@ import torch
 
 from bench.grown_model.folder import Plan, grow
 from bench.grown_model.geometry import PRESETS, GrowError
-from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
-from hive.roles import ROLES, adapter
+from hive.server.embedded_model import EmbeddedModelError, ensure_embedded_model
+from hive.server.roles import ROLES, adapter
 
 
 def _parser() -> argparse.ArgumentParser:

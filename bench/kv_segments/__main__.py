@@ -55,8 +55,8 @@ from bench.logits_cache.client import BenchError
 from bench.logits_cache.machine import public_command
 from bench.logits_cache.servers import served_model
 from bench.report_file import can_plot, how_made, not_writable, positive
-from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
-from hive.server_process import ServerDied
+from hive.server.embedded_model import EmbeddedModelError, ensure_embedded_model
+from hive.server.server_process import ServerDied
 from sglang_patches.cpu_platform import needed as on_cpu
 
 Part = Literal["speed", "quality"]

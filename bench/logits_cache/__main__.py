@@ -26,8 +26,8 @@ from bench.logits_cache.session import Session, Settings
 from bench.logits_cache.toll import toll_table
 from bench.logits_cache.workloads import DRAWS, WORKLOADS, Prompts, Variant, game24_prompts, random_prompts
 from bench.report_file import can_plot
-from hive.embedded_model import ensure_embedded_model
-from hive.server_process import ServerDied
+from hive.server.embedded_model import ensure_embedded_model
+from hive.server.server_process import ServerDied
 from sglang_patches.cpu_platform import needed as on_cpu
 
 PARTS = (*WORKLOADS, "overhead", "micro")

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import numpy as np
 from pydantic import BaseModel
 
-from hive.logits_cache.head import Head
-from hive.logits_cache.packing import pack
-from hive.logits_cache.policies import Stepwise
-from hive.logits_cache.replay import Replay, Verdict
-from hive.logits_cache.sampling import SamplingRule, draw, uniform
-from hive.logits_cache.trie import LogitsTrie, Node, PrefixHash
+from hive.server.logits_cache.head import Head
+from hive.server.logits_cache.packing import pack
+from hive.server.logits_cache.policies import Stepwise
+from hive.server.logits_cache.replay import Replay, Verdict
+from hive.server.logits_cache.sampling import SamplingRule, draw, uniform
+from hive.server.logits_cache.trie import LogitsTrie, Node, PrefixHash
 
 VOCABULARY = 151_936
 """Of Qwen3."""

@@ -11,7 +11,7 @@ import httpx
 
 from bench.logits_cache.client import BenchError
 from hive.launch_server import cpu_defaults
-from hive.server_process import ServerProcess
+from hive.server.server_process import ServerProcess
 
 GPU_START_S = 900.0
 """The longest that a server is waited for: the first one on a machine compiles kernels for minutes."""

@@ -46,9 +46,9 @@ from bench.peers.session import Session, Settings
 from bench.report_file import can_plot, how_made, not_writable, positive
 from bench.rtl_repair.tools import ToolsMissing, require_tools
 from hive import ModelError
-from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
-from hive.roles import UnfitAdapter, lora_flags
-from hive.server_process import ServerDied
+from hive.server.embedded_model import EmbeddedModelError, ensure_embedded_model
+from hive.server.roles import UnfitAdapter, lora_flags
+from hive.server.server_process import ServerDied
 from sglang_patches.cpu_platform import needed as on_cpu
 
 QUICK_MINUTES = 8.0

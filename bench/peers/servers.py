@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from bench.logits_cache.servers import started
 from bench.peers.arms import Kind
-from hive.server_process import ServerDied
+from hive.server.server_process import ServerDied
 
 GPU_FLAGS = {
     # A pool of this many tokens, whatever else is on the device: servers that start at the same time would otherwise

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
-from hive.roles import ROLES, adapter
+from hive.server.embedded_model import EmbeddedModelError, ensure_embedded_model
+from hive.server.roles import ROLES, adapter
 
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 

@@ -119,7 +119,7 @@ def heard() -> dict[str, list[str]]:
     from transformers import AutoTokenizer
 
     from bench.rtl_repair.recording import load_trace
-    from hive.embedded_model import ensure_embedded_model
+    from hive.server.embedded_model import ensure_embedded_model
 
     tokenizer = AutoTokenizer.from_pretrained(ensure_embedded_model())
     said: dict[str, dict[str, None]] = {"Viewer": {}, "Summary": {}}

@@ -42,9 +42,9 @@ from bench.rtl_repair.report import RANDOM, SESSION, Report, Row, entry_of, row,
 from bench.rtl_repair.tools import ToolsMissing, require_tools
 from bench.tally import usage_by_agent
 from hive import Client, HttpClient, ModelError
-from hive.embedded_model import EmbeddedModelError, ensure_embedded_model
-from hive.roles import lora_flags
-from hive.server_process import ServerDied
+from hive.server.embedded_model import EmbeddedModelError, ensure_embedded_model
+from hive.server.roles import lora_flags
+from hive.server.server_process import ServerDied
 from sglang_patches.cpu_platform import needed as on_cpu
 
 QUICK_METHODS = (Method.DIRECT, Method.BEST_OF_N, Method.TOT)

@@ -25,7 +25,7 @@ from bench.peers.memory import ServerMemory
 from bench.report_file import not_writable
 from bench.soak.report import Memory, Report, counted, drifts, table, windows
 from bench.soak.traffic import PATIENCE_S, Client, Outcome
-from hive.server_process import ServerDied, ServerProcess
+from hive.server.server_process import ServerDied, ServerProcess
 
 FLAGS = ("--max-total-tokens", "8192", "--hive-logits-cache-bytes", "2M")
 SAMPLE_S = 0.5

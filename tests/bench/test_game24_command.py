@@ -17,7 +17,7 @@ from bench.game24.methods import Method
 from bench.game24.players import Player
 from bench.game24.random_arm import by_lot
 from hive import ModelError, Request
-from hive.server_process import ServerProcess
+from hive.server.server_process import ServerProcess
 from hive.testing import FunctionModel
 
 URL = ["--url", "http://127.0.0.1:1/"]

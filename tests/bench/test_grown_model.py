@@ -23,7 +23,7 @@ from bench.grown_model.__main__ import main  # noqa: E402
 from bench.grown_model.folder import Plan, grow  # noqa: E402
 from bench.grown_model.geometry import PRESETS, Geometry, GrowError, check_fits  # noqa: E402
 from bench.grown_model.grower import MODULES  # noqa: E402
-from hive.roles import ROLES, adapter  # noqa: E402
+from hive.server.roles import ROLES, adapter  # noqa: E402
 
 SMALL = Geometry(24, 2, 6, 2, 4, 40)
 # Two copies of the stream and of key-value heads, three of the neurons, a rest of each; longer heads, one more layer.

@@ -11,7 +11,7 @@ from bench.kv_segments.client import KV, Client, kv_of
 from bench.kv_segments.encoding import FIRST_ID, RandomTokens, RealText
 from bench.kv_segments.workflows import iterative_debate, parallel_debate, tree_of_thoughts
 from bench.logits_cache.client import BenchError
-from hive.embedded_model import ensure_embedded_model
+from hive.server.embedded_model import ensure_embedded_model
 from tests.bench.kv_segments_server import StandIn
 from tests.frontend.http_server import Events
 

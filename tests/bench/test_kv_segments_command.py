@@ -16,7 +16,7 @@ from bench.kv_segments import __main__ as bench
 from bench.kv_segments import servers
 from bench.kv_segments.report import Report, Row, goal_lines, quality_table, speed_table
 from bench.kv_segments.town_meeting import NEUTRAL_PREFIX
-from hive.server_process import ServerDied
+from hive.server.server_process import ServerDied
 from tests.bench.kv_segments_server import HIDDEN, VOCABULARY, StandIn
 from tests.bench.test_kv_segments_quality import Words
 

@@ -12,8 +12,8 @@ import torch
 from bench.kv_segments.distributions import distance, generated_states, head_of, last_states
 from bench.kv_segments.encoding import RealText
 from bench.kv_segments.town_meeting import readers
-from hive.embedded_model import ensure_embedded_model
-from hive.server_process import ServerProcess
+from hive.server.embedded_model import ensure_embedded_model
+from hive.server.server_process import ServerProcess
 
 OUTPUT = 5
 

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from bench.logits_cache.client import BenchError
 from bench.logits_cache.toll import LIST, TOKENS, TollRow, _body, _processes, toll_table
-from hive.request_checks import Limits, check_generate, check_samples
-from hive.server_process import free_port
+from hive.server.request_checks import Limits, check_generate, check_samples
+from hive.server.server_process import free_port
 
 LIMITS = Limits(vocab_size=100, context_length=64)
 

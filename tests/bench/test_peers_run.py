@@ -22,7 +22,7 @@ from bench.peers.session import Session, Settings
 from bench.peers.turns import Game, Repairs
 from bench.roles.rtl import HELD_OUT
 from bench.rtl_repair.tools import ToolsMissing, missing_tools
-from hive.server_process import ServerDied
+from hive.server.server_process import ServerDied
 from tests.bench.peers_server import stand_in
 from tests.bench.test_peers_analysis import turn
 

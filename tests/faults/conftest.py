@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hive.server_process import ServerProcess, slowdown
+from hive.server.server_process import ServerProcess, slowdown
 from tests.server.replay_client import ReplayClient
 
 POOL = 200

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from hive.server_process import ServerProcess
+from hive.server.server_process import ServerProcess
 
 _CHUNK = 2**24
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hive.server_process import ServerProcess, slowdown
+from hive.server.server_process import ServerProcess, slowdown
 from tests.faults.conftest import settled
 from tests.server.replay_client import Ask, ReplayClient
 

@@ -11,13 +11,13 @@ import pytest
 from hive_frontend import Budget, agent, gen, run
 from hive_frontend.testing import FunctionModel
 
-from hive.agents.registry import AgentRegistry
-from hive.agents.window import WindowSettings
+from hive.server.agents.registry import AgentRegistry
+from hive.server.agents.window import WindowSettings
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("hive", "sglang_patches", "frontend/hive_frontend")
 
-SHOWN = frozenset({"hive/events/publisher.py", "hive/events/sessions.py"})
+SHOWN = frozenset({"hive/server/events/sessions.py"})
 """Modules that stamp what they show to people."""
 
 DATED = frozenset({"frontend/hive_frontend/client/transport.py"})

@@ -17,7 +17,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from hive.server_process import ServerProcess
+from hive.server.server_process import ServerProcess
 from tests.faults.conftest import settled
 from tests.server.replay_client import PROMPTS, Ask, ReplayClient
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hive.server_process import ServerProcess
+from hive.server.server_process import ServerProcess
 from tests.faults.conftest import POOL, settled
 from tests.faults.processes import ProcessMemory, scheduler_of
 from tests.server.replay_client import Ask, ReplayClient

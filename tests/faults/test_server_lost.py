@@ -17,8 +17,8 @@ import httpx
 import pytest
 from hive_frontend import HttpClient, RunResult, agent, gen, run
 
-from hive.server_process import ServerProcess
-from sglang_patches.cache_memory import LOOPS
+from hive.server.server_process import ServerProcess
+from sglang_patches.scheduling.cache_memory import LOOPS
 from tests.faults.processes import scheduler_of
 from tests.server.replay_client import PROMPTS, Ask, ReplayClient
 

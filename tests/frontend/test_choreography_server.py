@@ -20,7 +20,7 @@ from hive_frontend import (
     score,
 )
 
-from hive.server_process import ServerProcess
+from hive.server.server_process import ServerProcess
 
 pytestmark = pytest.mark.server
 

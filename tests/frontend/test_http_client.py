@@ -19,7 +19,7 @@ from hive_frontend.client.streamed import StreamedText
 from hive_frontend.dialogue import Message
 from hive_frontend.testing import RealCallForbidden, forbid_real_calls
 
-from hive.logits_cache.sampling import derive_seed
+from hive.server.logits_cache.sampling import derive_seed
 from tests.frontend.http_server import Answer, Events, Received, Server
 
 

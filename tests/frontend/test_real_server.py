@@ -38,7 +38,7 @@ from hive_frontend.client import Request, Sampling
 from hive_frontend.dialogue import Message
 from pydantic import BaseModel, Field
 
-from hive.server_process import ServerProcess, slowdown
+from hive.server.server_process import ServerProcess, slowdown
 
 pytestmark = pytest.mark.server
 

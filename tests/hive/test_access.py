@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hive.access import Access
-from hive.request_tag import RequestError
+from hive.server.access import Access
+from hive.server.request_tag import RequestError
 
 LOCAL = "localhost:30000"
 EVIL = "https://evil.example"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hive import embedded_model
-from hive.embedded_model import EmbeddedModelError, ensure_embedded_model, find_gguf, model_key
+from hive.server import embedded_model
+from hive.server.embedded_model import EmbeddedModelError, ensure_embedded_model, find_gguf, model_key
 
 
 def silent(_share: float, _doing: str) -> None:
@@ -123,7 +123,7 @@ def test_two_processes_convert_once(package: Path, tmp_path: Path) -> None:
     program = f"""
 import sys, time
 from pathlib import Path
-from hive import embedded_model
+from hive.server import embedded_model
 def convert(gguf, folder, progress):
     print("converting", flush=True)
     time.sleep(1.0)

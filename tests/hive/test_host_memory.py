@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hive.host_memory import PLENTY, available_bytes, budget, give_back, headroom
+from hive.server.host_memory import PLENTY, available_bytes, budget, give_back, headroom
 
 MEMINFO = "MemTotal: 2000 kB\nMemFree: 100 kB\nMemAvailable: 1500 kB\n"
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hive.ids_in_flight import IdsInFlight
-from hive.request_tag import RequestError
+from hive.server.request_checks.ids_in_flight import IdsInFlight
+from hive.server.request_tag import RequestError
 
 _NAMES = st.sampled_from("abc")
 

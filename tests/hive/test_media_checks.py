@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hive.media_checks import check_media
-from hive.request_checks import Limits, check_request_object
-from hive.request_tag import RequestError
+from hive.server.request_checks import Limits, check_request_object
+from hive.server.request_checks.media import check_media
+from hive.server.request_tag import RequestError
 
 FILES = [
     "file:///etc/passwd",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hive.refused_settings import SEGMENTS_RELEASE, refusal, segments_refusal
+from hive.server.flags.refused_settings import SEGMENTS_RELEASE, refusal, segments_refusal
 from tests.hive.kv_segments.server_arguments import segments_arguments
 
 

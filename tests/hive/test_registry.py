@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hive.agents.registry import OTHER, AgentRegistry
-from hive.agents.tenant import View
-from hive.agents.window import WindowSettings
+from hive.server.agents.registry import OTHER, AgentRegistry
+from hive.server.agents.tenant import View
+from hive.server.agents.window import WindowSettings
 
 
 def test_counts_add_up_by_agent() -> None:

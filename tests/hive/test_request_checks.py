@@ -14,8 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.bad_requests.requests import BAD_REQUESTS, LEFT_TO_SGLANG, VOCAB_SIZE, BadRequest
-from hive.request_checks import Limits, check_chat, check_completion, check_generate, check_request_object
-from hive.request_tag import RequestError
+from hive.server.request_checks import (
+    Limits,
+    check_chat,
+    check_completion,
+    check_generate,
+    check_request_object,
+)
+from hive.server.request_tag import RequestError
 
 LIMITS = Limits(vocab_size=VOCAB_SIZE, context_length=8192)
 CHECKS: dict[str, Callable[[Any, Limits], None]] = {

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hive.kv_segments.separator import SEPARATOR
-from hive.request_checks import (
+from hive.server.kv_segments.separator import SEPARATOR
+from hive.server.request_checks import (
     Limits,
     check_chat,
     check_completion,
@@ -22,8 +22,8 @@ from hive.request_checks import (
     check_prefill,
     check_request_object,
 )
-from hive.request_checks.choreography import MAX_CALLS, within
-from hive.request_tag import RequestError
+from hive.server.request_checks.choreography import MAX_CALLS, within
+from hive.server.request_tag import RequestError
 
 LIMITS = Limits(vocab_size=100, context_length=64, kv_segments=True)
 WITHOUT = replace(LIMITS, kv_segments=False)

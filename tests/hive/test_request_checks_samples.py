@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hive.request_checks import Limits, check_samples, ids_of
-from hive.request_checks.samples import MAX_SAMPLES
-from hive.request_tag import RequestError
+from hive.server.request_checks import Limits, check_samples, ids_of
+from hive.server.request_checks.samples import MAX_SAMPLES
+from hive.server.request_tag import RequestError
 
 LIMITS = Limits(vocab_size=100, context_length=64)
 GOOD: dict[str, Any] = {"input_ids": [1, 2], "samples": [{"rid": "a"}, {}, {"rid": "b", "sampling_seed": 0}]}

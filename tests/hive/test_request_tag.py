@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hive.request_tag import RequestError, RequestTag, shown, tag_from_headers
+from hive.server.request_tag import RequestError, RequestTag, shown, tag_from_headers
 
 FULL: dict[str, Any] = {
     "agent": "solver",

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hive import roles
-from hive.roles import ROLES, Role, UnfitAdapter, adapter, adapters_of, lora_flags
-from hive.roles.fit import WEIGHTS
+from hive.server import roles
+from hive.server.roles import ROLES, Role, UnfitAdapter, adapter, adapters_of, lora_flags
+from hive.server.roles.fit import WEIGHTS
 
 MOST = 12_000_000
 

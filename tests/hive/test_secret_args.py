@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from hive.secret_args import without_secrets
-from sglang_patches.server_args import around_repr, around_server_args_for_logging
+from hive.server.flags.secret_args import without_secrets
+from sglang_patches.hooks.server_args import around_repr, around_server_args_for_logging
 
 
 def test_secrets_are_hidden_however_deep_they_are() -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from hive.agents.window import WindowSettings
 from hive.launch_server import cpu_defaults, model_path, split_args
-from hive.server_args import ENVIRONMENT_VARIABLE, HiveServerArgs, parse_bytes
+from hive.server.agents.window import WindowSettings
+from hive.server.flags.server_args import ENVIRONMENT_VARIABLE, HiveServerArgs, parse_bytes
 
 
 def test_hive_flags_are_split_from_sglangs() -> None:
@@ -40,10 +40,6 @@ def test_the_logits_cache_can_be_switched_off() -> None:
         (["--hive-eviction-max-share", "1.5"], "--hive-eviction-max-share must be from 0 to 1, got 1.5"),
         (["--hive-eviction-max-share", "nan"], "--hive-eviction-max-share must be from 0 to 1"),
         (["--hive-schedule", "lottery"], "--hive-schedule"),
-        (
-            ["--hive-events-endpoint", "5558"],
-            "--hive-events-endpoint must be 'auto', 'off', ipc://PATH or tcp://",
-        ),
         (["--hive-schedule-max-passes", "0"], "--hive-schedule-max-passes must be at least 1, got 0"),
         (["--hive-round-requests", "0"], "--hive-round-requests must be at least 1, got 0"),
         (["--hive-round-requests", "1.5"], "--hive-round-requests"),
@@ -168,7 +164,7 @@ def test_origins_are_a_list() -> None:
 
 
 def test_a_plain_install_says_what_to_install() -> None:
-    lacking = ("numpy", "torch", "sglang", "msgspec", "zmq", "prometheus_client", "platformdirs")
+    lacking = ("numpy", "torch", "sglang", "msgspec", "prometheus_client", "platformdirs")
     program = f"import sys; sys.modules.update(dict.fromkeys({lacking})); import hive.launch_server as s; s.main([])"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1

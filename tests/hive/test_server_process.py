@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hive.server_process import ServerDied, ServerProcess
+from hive.server.server_process import ServerDied, ServerProcess
 
 STAND_IN = """
 import argparse, http.server, pathlib, signal, subprocess, sys, time
@@ -125,7 +125,7 @@ def test_nothing_survives_the_death_of_the_one_who_started_it(tmp_path: Path) ->
     program = f"""
 import time
 from pathlib import Path
-from hive.server_process import ServerProcess
+from hive.server.server_process import ServerProcess
 server = ServerProcess(["--children", {str(tmp_path / "pid")!r}], Path({str(tmp_path / "log")!r}), module="stand_in")
 server.wait(timeout=30)
 print(server.process.pid, flush=True)

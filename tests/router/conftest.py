@@ -10,7 +10,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from hive.server_process import ServerProcess, free_port, slowdown
+from hive.server.server_process import ServerProcess, free_port, slowdown
 from tests.router.compose import ROUTER, SERVERS, command, with_value
 
 

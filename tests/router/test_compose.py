@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from hive.embedded_model import CACHE_VARIABLE
 from hive.launch_server import split_args
+from hive.server.embedded_model import CACHE_VARIABLE
 from tests.router.compose import DOCKER, ROUTER, SERVERS, command, compose
 
 ROOT = DOCKER.parent

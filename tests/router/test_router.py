@@ -13,7 +13,7 @@ import psutil
 import pytest
 from hive_frontend import BestOfN, HttpClient, ModelError, agent, arun, gen, stream
 
-from hive.server_process import ServerProcess, slowdown
+from hive.server.server_process import ServerProcess, slowdown
 from tests.router.conftest import Fleet
 from tests.router.traffic import CALLS, Counts, counted, flush, run_sessions, seen
 

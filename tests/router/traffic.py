@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import httpx
 from hive_frontend import Dialogue, HttpClient, agent, arun, gen
 
-from hive.server_process import slowdown
+from hive.server.server_process import slowdown
 
 SAMPLES = 5
 TURNS = 4

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from hive.embedded_model import ensure_embedded_model
-from hive.server_process import ServerProcess
+from hive.server.embedded_model import ensure_embedded_model
+from hive.server.server_process import ServerProcess
 from tests.server.kv_client import KvClient
 from tests.server.kv_reference import Reference
 from tests.server.replay_client import KEY, ReplayClient

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from hive.server_process import ServerProcess, slowdown
+from hive.server.server_process import ServerProcess, slowdown
 
 LOGPROBS = 5
 """Likeliest tokens whose log-probabilities are compared, at each position."""

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from hive.server_process import slowdown
+from hive.server.server_process import slowdown
 
 KEY = "sesame"
 """API key of the server that answers exactly."""

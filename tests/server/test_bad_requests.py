@@ -13,7 +13,7 @@ import pytest
 
 from bench.bad_requests.__main__ import STOCK_ENVIRONMENT, STOCK_FLAGS, send, serves
 from bench.bad_requests.requests import BAD_REQUESTS, VOCAB_SIZE, BadRequest
-from hive.embedded_model import ensure_embedded_model
+from hive.server.embedded_model import ensure_embedded_model
 
 pytestmark = pytest.mark.server
 

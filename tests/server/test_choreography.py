@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from hive.server_process import ServerProcess
+from hive.server.server_process import ServerProcess
 from tests.server.kv_client import Answer, KvClient, counts, refused, span, tokens
 from tests.server.kv_reference import Kv, Reference, joined
 

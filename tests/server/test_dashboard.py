@@ -7,7 +7,7 @@ import re
 import httpx
 import pytest
 
-from hive.server_process import ServerProcess
+from hive.server.server_process import ServerProcess
 from tests.docs.metrics_pages import documented, expressions, names_in
 
 pytestmark = pytest.mark.server

@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from hive.roles import ROLES
-from hive.server_process import ServerProcess
+from hive.server.roles import ROLES
+from hive.server.server_process import ServerProcess
 from tests.server.replay_client import Answer, Ask
 
 ADAPTERS = (None, *ROLES)

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from hive.server_process import ServerProcess, slowdown
+from hive.server.server_process import ServerProcess, slowdown
 
 pytestmark = pytest.mark.server
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from hive.kv_segments.separator import SEPARATOR
-from hive.server_process import ServerProcess
+from hive.server.kv_segments.separator import SEPARATOR
+from hive.server.server_process import ServerProcess
 from tests.server.kv_client import Answer, KvClient, close, counts, refused, span, tokens
 from tests.server.kv_reference import Kv, Reference, joined
 

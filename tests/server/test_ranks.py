@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from hive.server_process import ServerProcess
+from hive.server.server_process import ServerProcess
 from tests.router.traffic import counted, seen
 
 pytestmark = [pytest.mark.server, pytest.mark.long]

@@ -14,7 +14,7 @@ from hive_frontend import HttpClient
 from hive_frontend.client import Completion, Request, Sampling
 from hive_frontend.dialogue import Message
 
-from hive.server_process import ServerProcess, slowdown
+from hive.server.server_process import ServerProcess, slowdown
 
 pytestmark = pytest.mark.server
 

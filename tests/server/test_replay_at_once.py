@@ -8,7 +8,7 @@ from statistics import mean
 
 import pytest
 
-from hive.server_process import ServerProcess
+from hive.server.server_process import ServerProcess
 from tests.server.replay_client import KEY, PROMPTS, SUBJECTS, Answer, Ask, ReplayClient, all_at_once
 
 pytestmark = pytest.mark.server

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hive.server_process import ServerProcess
+from hive.server.server_process import ServerProcess
 from tests.server.replay_client import SUBJECTS, Ask, ReplayClient, all_at_once
 
 pytestmark = pytest.mark.server

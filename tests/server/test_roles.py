@@ -12,8 +12,8 @@ import pytest
 from bench.game24 import prompts
 from bench.game24.puzzles import puzzles
 from bench.game24.rules import apply_step, numbers_of, parse_step, step_regex
-from hive.roles import ROLES
-from hive.server_process import ServerProcess
+from hive.server.roles import ROLES
+from hive.server.server_process import ServerProcess
 from tests.repetitions import repetitions
 from tests.server.kv_client import KvClient, counts, span, tokens
 from tests.server.replay_client import KEY, Ask, ReplayClient

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from hive.server_process import slowdown
+from hive.server.server_process import slowdown
 from tests.server.replay_client import ReplayClient
 
 pytestmark = pytest.mark.server

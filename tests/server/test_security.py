@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from hive.server_process import ServerProcess
-from sglang_patches import routes
+from hive.server.server_process import ServerProcess
+from sglang_patches.http import routes
 
 pytestmark = pytest.mark.server
 

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from hive.server_process import ServerProcess, slowdown
-from hive.ui import page
+from hive.server.server_process import ServerProcess, slowdown
+from hive.server.ui import page
 from tests.browser import chromium, needs_chromium
 from tests.server.replay_client import KEY
 

@@ -17,11 +17,11 @@ from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.radix_cache import RadixKey, TreeNode
 
-from hive.agents.registry import AgentRegistry
-from hive.agents.window import WindowSettings
-from hive.eviction.density import DensitySettings
-from sglang_patches.radix_cache import build_radix_cache, subtree
-from sglang_patches.request_state import RequestState
+from hive.server.agents.registry import AgentRegistry
+from hive.server.agents.window import WindowSettings
+from hive.server.eviction.density import DensitySettings
+from sglang_patches.cache.radix_cache import build_radix_cache, subtree
+from sglang_patches.requests.request_state import RequestState
 from tests.sglang_patches.pool_engine import RequestOfEngine
 
 SLOTS = 64

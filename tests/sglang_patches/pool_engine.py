@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from sglang_patches.releases import installed
+from sglang_patches.contract.releases import installed
 
 
 class RequestOf0517:

@@ -19,18 +19,18 @@ from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.mem_cache.base_prefix_cache import InitLoadBackParams, MatchPrefixParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
-from hive.eviction.density import DensitySettings
-from hive.kv_segments.plan import Run
-from hive.kv_segments.request import KV_FIELD, KvRequest
-from hive.kv_segments.segment import EncodedSegment
-from hive.kv_segments.slots import HostKv
-from sglang_patches import model_runner
-from sglang_patches.decode_rows import DecodeRows
-from sglang_patches.kv_state import KvState
-from sglang_patches.model_runner import KvForward
-from sglang_patches.radix_cache import ENGINE_POLICIES, policy_of, subtree
-from sglang_patches.segmented_cache import SegmentedRadixCache
-from sglang_patches.virtual_rows import VirtualRows
+from hive.server.eviction.density import DensitySettings
+from hive.server.kv_segments.plan import Run
+from hive.server.kv_segments.request import KV_FIELD, KvRequest
+from hive.server.kv_segments.segment import EncodedSegment
+from hive.server.kv_segments.slots import HostKv
+from sglang_patches.cache.radix_cache import ENGINE_POLICIES, policy_of, subtree
+from sglang_patches.cache.segmented_cache import SegmentedRadixCache
+from sglang_patches.forward import kv_forward
+from sglang_patches.forward.decode_rows import DecodeRows
+from sglang_patches.forward.kv_forward import KvForward
+from sglang_patches.forward.virtual_rows import VirtualRows
+from sglang_patches.requests.kv_state import KvState
 from tests.sglang_patches.kv_pool import KvPool, PooledRequest, path_of
 
 MOST_NEW = 4
@@ -83,7 +83,7 @@ class Contents:
             behind = self.number((behind, found[-1]))
         return found
 
-    # As hive.kv_segments.slots.KvSlots.
+    # As hive.server.kv_segments.slots.KvSlots.
 
     def copy(self, source: torch.Tensor, target: torch.Tensor, delta: int) -> None:
         read, written = source.tolist(), target.tolist()
@@ -411,7 +411,7 @@ class SegmentedPool(KvPool):
             positions=torch.cat([torch.arange(start, end) for _, start, end in rows]),
             extend_seq_lens_cpu=lengths,
         )
-        with mock.patch.object(model_runner, "VirtualRows", SimulatedRows):
+        with mock.patch.object(kv_forward, "VirtualRows", SimulatedRows):
             self.kv.run(batch, lambda _: None)
         assert self.cache.store.pending == []
         positions = batch.positions.split(lengths)

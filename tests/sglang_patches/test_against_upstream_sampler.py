@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from sglang.srt.layers.sampler import sampling_from_probs_torch, top_k_top_p_min_p_sampling_from_probs_torch
 
-from hive.logits_cache.device_sampling import draw_rows
-from hive.logits_cache.head import Head
-from hive.logits_cache.sampling import SamplingRule, draw_live, uniform
+from hive.server.logits_cache.device_sampling import draw_rows
+from hive.server.logits_cache.head import Head
+from hive.server.logits_cache.sampling import SamplingRule, draw_live, uniform
 
 ALL = 1 << 30
 COUNT = 100_000

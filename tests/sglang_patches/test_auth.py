@@ -8,7 +8,7 @@ pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hi
 
 from sglang.srt.utils import auth
 
-from sglang_patches.auth import around_decide_request_auth
+from sglang_patches.hooks.auth import around_decide_request_auth
 
 
 @pytest.mark.parametrize(

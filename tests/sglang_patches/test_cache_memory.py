@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the server extra: uv pip install 'hive[server]'")
 
-from hive.logits_cache.cache import LogitsCache
-from hive.logits_cache.sampling import SamplingRule
-from sglang_patches import cache_memory
-from sglang_patches.cache_memory import IDLE_LOOPS, LOOPS, CacheMemory
+from hive.server.logits_cache.cache import LogitsCache
+from hive.server.logits_cache.sampling import SamplingRule
+from sglang_patches.scheduling import cache_memory
+from sglang_patches.scheduling.cache_memory import IDLE_LOOPS, LOOPS, CacheMemory
 from tests.hive.logits_cache.test_cache import ALL, ToyModel, serve
 
 RULE = SamplingRule.of(1.0, ALL, 1.0, 0.0)

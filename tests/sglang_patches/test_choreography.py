@@ -15,9 +15,9 @@ pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hi
 from fastapi import HTTPException
 from sglang.srt.managers.io_struct import DumperControlReqInput
 
-from hive.kv_segments.messages import Message
-from hive.request_tag import RequestError
-from sglang_patches.choreography import Choreography
+from hive.server.kv_segments.messages import Message
+from hive.server.request_tag import RequestError
+from sglang_patches.http.choreography import Choreography
 
 
 class Server:

@@ -10,10 +10,10 @@ import pytest
 
 sglang = pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hive[server]'")
 
-from sglang_patches.patches import PATCHES, Patch, patches_of  # noqa: E402
-from sglang_patches.releases import SUPPORTED, current  # noqa: E402
-from sglang_patches.releases.base import Release  # noqa: E402
-from sglang_patches.upstream import SEAMS, Seam  # noqa: E402
+from sglang_patches.contract.patches import PATCHES, Patch, patches_of  # noqa: E402
+from sglang_patches.contract.releases import SUPPORTED, current  # noqa: E402
+from sglang_patches.contract.releases.base import Release  # noqa: E402
+from sglang_patches.contract.upstream import SEAMS, Seam  # noqa: E402
 
 
 def ids(patch: Patch) -> str:
@@ -38,7 +38,7 @@ def test_the_upstream_symbol_takes_the_parameters(patch: Patch) -> None:
 @pytest.mark.parametrize("patch", PATCHES, ids=ids)
 def test_the_hook_exists_and_says_what_it_does(patch: Patch) -> None:
     module, _, name = patch.hook.partition(":")
-    hook = getattr(importlib.import_module(f"sglang_patches.{module}"), name)
+    hook = getattr(importlib.import_module(f"sglang_patches.hooks.{module}"), name)
     assert inspect.getdoc(hook)
     assert patch.why.endswith(".")
     assert patch.breaks.endswith(".")

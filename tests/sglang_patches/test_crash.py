@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from sglang_patches.crash import around_run_event_loop, cause_of
+from sglang_patches.hooks.scheduler import around_run_event_loop
+from sglang_patches.hooks.tokenizer_manager import cause_of
 
 
 class Process:
@@ -56,7 +57,7 @@ def test_the_server_ends_with_a_status_of_its_own_and_its_children_with_it() -> 
     program = """
 import subprocess, sys
 from types import SimpleNamespace
-from sglang_patches.crash import running_phase_sigquit_handler
+from sglang_patches.hooks.tokenizer_manager import running_phase_sigquit_handler
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stderr=subprocess.DEVNULL)
 print(child.pid, flush=True)
 manager = SimpleNamespace(_subprocess_watchdog=None, dump_requests_before_crash=lambda: None)

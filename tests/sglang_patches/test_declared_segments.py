@@ -11,12 +11,12 @@ pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hi
 
 from sglang.srt.managers.io_struct import GenerateReqInput
 
-from hive.kv_segments.request import KvRequest
-from hive.request_checks import Limits
-from hive.request_tag import RequestTag, header_tag
-from hive.server_args import HiveServerArgs
-from sglang_patches.declared_segments import DeclaredSegments
-from sglang_patches.tokenizer_manager import around_generate_request
+from hive.server.flags.server_args import HiveServerArgs
+from hive.server.kv_segments.request import KvRequest
+from hive.server.request_checks import Limits
+from hive.server.request_tag import RequestTag, header_tag
+from sglang_patches.hooks.tokenizer_manager import around_generate_request
+from sglang_patches.http.declared_segments import DeclaredSegments
 
 PROMPT = [1, 2, 3, 4, 5, 6]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sglang_patches.decode_join import _lender
+from sglang_patches.scheduling.decode_join import _lender
 
 PROMPT = [5, 6, 7]
 

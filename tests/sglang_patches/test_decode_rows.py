@@ -16,7 +16,7 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, Forw
 from sglang.srt.model_executor.runner import DecodeCudaGraphRunner, EagerRunner
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-from sglang_patches.decode_rows import DecodeRows, as_decode
+from sglang_patches.forward.decode_rows import DecodeRows, as_decode
 
 ALL = DecodeRows(most_rows=10**6, most_read=10**9)
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from sglang_patches import describe
-from sglang_patches.patches import PATCHES
-from sglang_patches.upstream import SEAMS
+from sglang_patches.contract import describe
+from sglang_patches.contract.patches import PATCHES
+from sglang_patches.contract.upstream import SEAMS
 
 
 def test_the_page_is_what_would_be_written() -> None:
     page = describe.PAGE.read_text(encoding="utf-8")
-    assert page == describe.updated(page), "run: python -m sglang_patches.describe --write"
+    assert page == describe.updated(page), "run: python -m sglang_patches.contract.describe --write"
 
 
 def test_the_tables_name_every_hook_and_seam_once() -> None:

@@ -1,10 +1,10 @@
-"""Live events in the scheduler: who speaks, what is told, and that nothing of it harms the server."""
+"""Live events in the scheduler: what they report, and that their failures harm nothing."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
-import tempfile
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,37 +12,17 @@ import pytest
 
 pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hive[server]'")
 
-import zmq
+import msgspec
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from hive.agents.registry import AgentRegistry
-from hive.events.event import AnyEvent, Requests
-from hive.server_args import HiveServerArgs
-from hive.ui import page
-from sglang_patches import auth, events
-from sglang_patches.releases import current
-from sglang_patches.request_state import SchedulerState
-
-
-class Recorder:
-    """A publisher that keeps what it is given."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.told: list[list[AnyEvent]] = []
-        self.error = error
-        self.closed = False
-
-    def due(self) -> bool:
-        return True
-
-    def publish(self, told: list[AnyEvent]) -> None:
-        if self.error is not None:
-            raise self.error
-        self.told.append(told)
-
-    def close(self) -> None:
-        self.closed = True
+from hive.server.agents.registry import AgentRegistry
+from hive.server.events.event import AnyEvent, Requests
+from hive.server.ui import page
+from sglang_patches.hooks import auth
+from sglang_patches.http import live_routes
+from sglang_patches.scheduling import live_events as events
+from sglang_patches.scheduling.state import SchedulerState
 
 
 def batch(*reqs: Any) -> Any:
@@ -61,78 +41,60 @@ def scheduler(**fields: Any) -> Any:
     state = SchedulerState(
         AgentRegistry(8), None, None, None, False, [replaying(), replaying(awaits=b"row")], []
     )
-    ranks = {
-        "pp_rank": 0,
-        "attn_tp_rank": 0,
-        "attn_cp_rank": 0,
-        "attn_dp_size": 1,
-        "attn_dp_rank": 0,
-        "dp_rank": None,
-    }
     known = {"hive": state, "running_batch": batch(), "last_batch": None, "waiting_queue": [], **fields}
-    return SimpleNamespace(**{**known, "ps": SimpleNamespace(**{**ranks, **fields.get("ps", {})})})
-
-
-@pytest.fixture
-def args(monkeypatch: pytest.MonkeyPatch) -> Iterator[HiveServerArgs]:
-    # In later releases ranks are known to the process, and not to the scheduler.
-    monkeypatch.setattr(type(current()), "ranks", lambda self, scheduler: scheduler.ps)
-    with tempfile.TemporaryDirectory() as folder:
-        yield HiveServerArgs(events_endpoint=f"ipc://{folder}/e")
+    return SimpleNamespace(**known)
 
 
 def test_a_request_runs_wherever_it_is_but_in_the_queue() -> None:
     both, new, done = request(), request(), request(finished=True)
-    live = events.LiveEvents(told := Recorder())  # type: ignore[arg-type]
-    live.tick(
+    told = events.LiveEvents().snapshot(
         scheduler(running_batch=batch(both), last_batch=batch(both, new, done), waiting_queue=[request()])
     )
-    (found,) = [event for event in told.told[0] if isinstance(event, Requests)]
+    (found,) = [event for event in told if isinstance(event, Requests)]
     assert found == Requests(running=2, queued=1, replaying=2, waiting=1)
 
 
+def test_a_snapshot_survives_the_wire() -> None:
+    live, engine = events.LiveEvents(), scheduler()
+    engine.hive.agents.arrived("writer", "run", 12)
+    live.sessions.arrived("run", "writer", "0.1")
+    sent = json.loads(json.dumps(live.on_wire(engine)))
+    assert msgspec.convert(sent, list[AnyEvent]) == live.snapshot(engine)
+    assert {event["event"] for event in sent} == {"agents", "scores", "requests", "sessions"}
+
+
 def test_an_error_ends_the_events_and_not_the_server(caplog: pytest.LogCaptureFixture) -> None:
-    broken = Recorder(ValueError("no picture"))
-    live = events.LiveEvents(broken)  # type: ignore[arg-type]
     with caplog.at_level(logging.ERROR):
-        live.tick(scheduler())
-        live.tick(scheduler())
-    assert broken.closed
-    assert caplog.text.count("live events have failed and are off from now on") == 1
+        assert events.LiveEvents().on_wire(scheduler(waiting_queue=None)) == []
+    assert "there are no live events; requests are served as before" in caplog.text
 
 
-@pytest.mark.parametrize("rank", ["pp_rank", "attn_tp_rank", "attn_cp_rank"])
-def test_one_rank_of_a_group_speaks(args: HiveServerArgs, rank: str) -> None:
-    assert events.live_events(scheduler(ps={rank: 1}), args) is None
-    assert events.live_events(scheduler(), HiveServerArgs(events_endpoint="off")) is None
+def test_the_routes_ask_every_rank() -> None:
+    asked = []
 
+    async def dumper_control(message: Any) -> list[Any]:
+        asked.append(message.method)
+        rank = events.LiveEvents().on_wire(scheduler())
+        return [SimpleNamespace(response=[{"events": rank}]), SimpleNamespace(response=[{"events": rank}])]
 
-@pytest.mark.parametrize("ranks", [{"dp_rank": 2}, {"attn_dp_size": 4, "attn_dp_rank": 2}])
-def test_data_parallel_ranks_have_addresses_of_their_own(args: HiveServerArgs, ranks: dict[str, int]) -> None:
-    made = events.live_events(scheduler(ps=ranks), args)
-    assert made is not None
-    publisher = made._publisher
-    assert publisher is not None
-    assert publisher._socket.get_string(zmq.LAST_ENDPOINT) == f"{args.events_endpoint}.2"
-    publisher.close()
-
-
-def client(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> TestClient:
-    monkeypatch.setenv("HIVE_SERVER_ARGS", "")
-    HiveServerArgs(events_endpoint=endpoint).to_environment()
     app = FastAPI()
-    app.include_router(events.router(SimpleNamespace(dp_size=1)))
-    return TestClient(app)
-
-
-def test_the_routes_where_events_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    http = client(monkeypatch, "off")
-    answer = http.get("/hive/events")
-    assert answer.status_code == 404
-    assert "--hive-events-endpoint off" in answer.text
-    shown = http.get(page.PATH)
+    app.router.routes.extend(live_routes.router(SimpleNamespace(dumper_control=dumper_control)).routes)
+    shown = TestClient(app).get(page.PATH)
     assert shown.text == page.content()
     assert shown.headers["content-security-policy"] == page.HEADERS["content-security-policy"]
+
+    async def first_events() -> bytes:
+        (endpoint,) = [route.endpoint for route in app.routes if getattr(route, "path", "") == "/hive/events"]
+        stream = await endpoint()
+        async with asyncio.timeout(10):
+            async for chunk in stream._frames:
+                if b"event: requests" in chunk:
+                    await stream._hub.leave()
+                    return bytes(chunk)
+        raise AssertionError("the stream has ended")
+
+    assert b'"replaying":4' in asyncio.run(first_events())
+    assert asked == ["hive:events"]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +129,7 @@ def test_a_stopping_server_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
             self.should_exit = True
 
     server = Server()
-    monkeypatch.setattr(events.signal, "getsignal", lambda number: server.handle_exit)
-    assert not events._stopping()
+    monkeypatch.setattr(live_routes.signal, "getsignal", lambda number: server.handle_exit)
+    assert not live_routes._stopping()
     server.handle_exit()
-    assert events._stopping()
+    assert live_routes._stopping()

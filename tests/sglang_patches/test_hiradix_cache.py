@@ -34,14 +34,14 @@ from sglang.srt.mem_cache.pool_host import base as host_pools
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 from sglang.srt.mem_cache.radix_cache import TreeNode
 
-from hive.agents.registry import OTHER
-from hive.agents.window import WindowSettings
-from hive.eviction.book import ResidencyBook
-from hive.eviction.density import DensitySettings
-from hive.eviction.leaves import LeafIndex
-from hive.integrity import IntegrityError
-from sglang_patches.hiradix_cache import HiveHiRadixCache
-from sglang_patches.radix_cache import policy_of, subtree
+from hive.server.agents.registry import OTHER
+from hive.server.agents.window import WindowSettings
+from hive.server.eviction.book import ResidencyBook
+from hive.server.eviction.density import DensitySettings
+from hive.server.eviction.leaves import LeafIndex
+from hive.server.integrity import IntegrityError
+from sglang_patches.cache.hiradix_cache import HiveHiRadixCache
+from sglang_patches.cache.radix_cache import policy_of, subtree
 from tests.sglang_patches.kv_pool import KvPool, PooledRequest, hashes, path_of
 from tests.sglang_patches.test_radix_cache import strangers
 

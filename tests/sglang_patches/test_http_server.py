@@ -20,17 +20,17 @@ from sglang.srt.managers.io_struct import (
     msgpack_encode,
 )
 
-from hive.access import Access
-from hive.agents.registry import AgentRegistry
-from hive.logits_cache.cache import CachedRequest, LogitsCache
-from hive.logits_cache.head import Head
-from hive.logits_cache.packing import pack
-from hive.logits_cache.sampling import SamplingRule
-from hive.request_checks import Limits
-from sglang_patches.http_server import merge_ranks, router
-from sglang_patches.request_door import install
-from sglang_patches.request_state import SchedulerState
-from sglang_patches.scheduler import around_handle_dumper_control
+from hive.server.access import Access
+from hive.server.agents.registry import AgentRegistry
+from hive.server.logits_cache.cache import CachedRequest, LogitsCache
+from hive.server.logits_cache.head import Head
+from hive.server.logits_cache.packing import pack
+from hive.server.logits_cache.sampling import SamplingRule
+from hive.server.request_checks import Limits
+from sglang_patches.hooks.scheduler import around_handle_dumper_control
+from sglang_patches.http.hive_routes import merge_ranks, router
+from sglang_patches.http.request_door import install
+from sglang_patches.scheduling.state import SchedulerState
 
 KEYS = Access(api_key="k", admin_api_key="a")
 USER, OPERATOR = {"authorization": "Bearer k"}, {"authorization": "Bearer a"}

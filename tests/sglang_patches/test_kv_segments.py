@@ -19,11 +19,11 @@ from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool, ReqToTokenPool
 
-from hive.agents.registry import AgentRegistry
-from hive.kv_segments.request import Keep, KvRequest
-from hive.server_args import HiveServerArgs
-from sglang_patches.kv_segments import UnsupportedServer, build_cache, require, start
-from sglang_patches.kv_state import state_of
+from hive.server.agents.registry import AgentRegistry
+from hive.server.flags.server_args import HiveServerArgs
+from hive.server.kv_segments.request import Keep, KvRequest
+from sglang_patches.forward.kv_segments import UnsupportedServer, build_cache, require, start
+from sglang_patches.requests.kv_state import state_of
 from tests.hive.kv_segments.server_arguments import segments_arguments
 from tests.sglang_patches.segmented_pool import SegmentedPool, SegmentedRequest
 from tests.sglang_patches.test_segmented_cache import SHARED, call, declared, text

@@ -23,13 +23,14 @@ from sglang.srt.mem_cache.evict_policy import LFUStrategy, SLRUStrategy
 from sglang.srt.mem_cache.radix_cache import RadixCache
 from sglang.srt.session.streaming_session import StreamingSession
 
-import sglang_patches.hiradix_cache
-from hive.agents.registry import OTHER
-from hive.eviction.contribution import ContributionPolicy
-from hive.eviction.density import DensityPolicy
-from hive.server_args import ENVIRONMENT_VARIABLE, HiveServerArgs
-from sglang_patches.mem_cache_registry import agent_aware, around_default_radix_cache_factory, other_cache
-from sglang_patches.radix_cache import HiveRadixCache
+import sglang_patches.cache.hiradix_cache
+from hive.server.agents.registry import OTHER
+from hive.server.eviction.contribution import ContributionPolicy
+from hive.server.eviction.density import DensityPolicy
+from hive.server.flags.server_args import ENVIRONMENT_VARIABLE, HiveServerArgs
+from sglang_patches.cache.radix_cache import HiveRadixCache
+from sglang_patches.cache.selection import agent_aware, other_cache
+from sglang_patches.hooks.mem_cache_registry import around_default_radix_cache_factory
 from tests.sglang_patches.kv_pool import KvPool
 
 SWITCHES = (
@@ -152,7 +153,7 @@ def test_with_two_tiers_sglang_builds_the_cache_that_ours_extends(
 ) -> None:
     assert other_cache(context("enable_hierarchical_cache")) is None
     assert upstreams_choice(context("enable_hierarchical_cache")) == "HiRadixCache"
-    bases = sglang_patches.hiradix_cache.HiveHiRadixCache.__bases__
+    bases = sglang_patches.cache.hiradix_cache.HiveHiRadixCache.__bases__
     assert [base.__name__ for base in bases] == ["AgentAware", "HiRadixCache"]
 
 
@@ -239,7 +240,7 @@ def test_two_tiers_are_built_and_the_worker_learns_of_their_copies(
         )
         return built[-1]
 
-    monkeypatch.setattr(sglang_patches.hiradix_cache, "HiveHiRadixCache", build)
+    monkeypatch.setattr(sglang_patches.cache.hiradix_cache, "HiveHiRadixCache", build)
     ctx = context("enable_hierarchical_cache")
     cache = served(ctx, eviction="paper")
     assert [cache] == built

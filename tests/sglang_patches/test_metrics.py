@@ -15,10 +15,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 
 BEGIN = """
-from hive.agents.registry import OTHER, AgentRegistry
-from hive.agents.window import WindowSettings
-from hive.eviction.book import ResidencyBook
-from sglang_patches.metrics import SchedulerMetrics
+from hive.server.agents.registry import OTHER, AgentRegistry
+from hive.server.agents.window import WindowSettings
+from hive.server.eviction.book import ResidencyBook
+from sglang_patches.scheduling.metrics import SchedulerMetrics
 
 metrics, book = SchedulerMetrics(), ResidencyBook(None)
 

@@ -8,8 +8,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from sglang_patches.decode_rows import DecodeRows
-from sglang_patches.model_runner import KvForward, around_forward
+from sglang_patches.forward.decode_rows import DecodeRows
+from sglang_patches.forward.kv_forward import KvForward
+from sglang_patches.hooks.model_runner import around_forward
 
 
 @pytest.mark.parametrize("segments", [False, True])

@@ -10,15 +10,16 @@ import pytest
 
 sglang = pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hive[server]'")
 
-from hive.server_args import ENVIRONMENT_VARIABLE  # noqa: E402
+from hive.server.flags.server_args import ENVIRONMENT_VARIABLE  # noqa: E402
 from sglang_patches import cpu_platform, plugin  # noqa: E402
+from sglang_patches.contract import activation  # noqa: E402
 
 
 def test_the_cpu_platform_steps_aside_on_a_cuda_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert cpu_platform.activate() is None
     monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
-    assert plugin.active_patches() == ()
+    assert activation.active_patches() == ()
 
 
 def test_the_cpu_platform_steps_aside_for_sglangs_own_cpu_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,20 +31,22 @@ def test_the_cpu_platform_steps_aside_for_sglangs_own_cpu_engine(monkeypatch: py
 def test_an_installed_hive_leaves_stock_sglang_stock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert {patch.group for patch in plugin.active_patches()} == {"cpu"}
+    assert {patch.group for patch in activation.active_patches()} == {"cpu"}
 
 
 def test_a_lost_hook_is_named_with_what_it_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry
 
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, "{}")
-    applied = {patch.target for patch in plugin.active_patches()}
-    lost = next(patch for patch in plugin.active_patches() if patch.target.endswith("process_batch_result"))
+    applied = {patch.target for patch in activation.active_patches()}
+    lost = next(
+        patch for patch in activation.active_patches() if patch.target.endswith("process_batch_result")
+    )
     monkeypatch.setattr(HookRegistry, "_patched", applied)
-    plugin.verify()
+    activation.verify()
     monkeypatch.setattr(HookRegistry, "_patched", applied - {lost.target})
-    with pytest.raises(plugin.PatchError) as refused:
-        plugin.verify()
+    with pytest.raises(activation.PatchError) as refused:
+        activation.verify()
     assert lost.target in str(refused.value)
     assert lost.breaks in str(refused.value)
 
@@ -51,9 +54,9 @@ def test_a_lost_hook_is_named_with_what_it_breaks(monkeypatch: pytest.MonkeyPatc
 def test_another_sglang_is_refused_by_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sglang, "__version__", "0.5.99")
     with pytest.raises(
-        plugin.PatchError, match=r"0\.5\.99 is installed; this Hive supports 0\.5\.17 and 0\.5\.23"
+        activation.PatchError, match=r"0\.5\.99 is installed; this Hive supports 0\.5\.17 and 0\.5\.23"
     ):
-        plugin.verify()
+        activation.verify()
 
 
 @pytest.mark.parametrize("hives", [True, False])

@@ -20,12 +20,12 @@ from sglang.srt.mem_cache.base_prefix_cache import InsertParams
 from sglang.srt.mem_cache.evict_policy import LFUStrategy, LRUStrategy, SLRUStrategy
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey, TreeNode
 
-from hive.agents.registry import OTHER, AgentRegistry
-from hive.agents.window import WindowSettings
-from hive.eviction.density import DEAD, DensitySettings
-from hive.eviction.leaves import LeafIndex
-from hive.integrity import IntegrityError
-from sglang_patches.radix_cache import (
+from hive.server.agents.registry import OTHER, AgentRegistry
+from hive.server.agents.window import WindowSettings
+from hive.server.eviction.density import DEAD, DensitySettings
+from hive.server.eviction.leaves import LeafIndex
+from hive.server.integrity import IntegrityError
+from sglang_patches.cache.radix_cache import (
     BATCH_SHARE,
     HiveRadixCache,
     build_radix_cache,

@@ -14,19 +14,20 @@ pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hi
 import torch
 from sglang.srt.sampling.sampling_params import SamplingParams
 
-from hive.server_args import ENVIRONMENT_VARIABLE, HiveServerArgs
-from sglang_patches import releases
-from sglang_patches.mem_cache_registry import around_default_radix_cache_factory, other_cache
-from sglang_patches.radix_cache import HiveRadixCache
-from sglang_patches.releases.base import Release
-from sglang_patches.releases.v0_5_23 import _truncated
-from sglang_patches.tokenizer_manager import before_send_one_request
+from hive.server.flags.server_args import ENVIRONMENT_VARIABLE, HiveServerArgs
+from sglang_patches.cache.radix_cache import HiveRadixCache
+from sglang_patches.cache.selection import other_cache
+from sglang_patches.contract import releases
+from sglang_patches.contract.releases.base import Release
+from sglang_patches.contract.releases.v0_5_23 import _truncated
+from sglang_patches.hooks.mem_cache_registry import around_default_radix_cache_factory
+from sglang_patches.hooks.tokenizer_manager import before_send_one_request
 from tests.sglang_patches.kv_pool import KvPool
 
 
 @pytest.mark.parametrize("version", releases.SUPPORTED)
 def test_every_supported_release_has_a_whole_adapter(version: str) -> None:
-    module = importlib.import_module(f"sglang_patches.releases.v{version.replace('.', '_')}")
+    module = importlib.import_module(f"sglang_patches.contract.releases.v{version.replace('.', '_')}")
     assert isinstance(module.RELEASE, Release)
 
 

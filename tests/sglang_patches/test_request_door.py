@@ -18,13 +18,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Mount, Route
 
-from hive.access import Access
-from hive.kv_segments.separator import SEPARATOR
-from hive.request_checks import Limits
-from hive.request_tag import RequestError, header_tag
-from sglang_patches.declared_segments import separated_chat
-from sglang_patches.request_door import RequestDoor, install
-from sglang_patches.routes import PICKLED
+from hive.server.access import Access
+from hive.server.kv_segments.separator import SEPARATOR
+from hive.server.request_checks import Limits
+from hive.server.request_tag import RequestError, header_tag
+from sglang_patches.http.declared_segments import separated_chat
+from sglang_patches.http.request_door import RequestDoor, install
+from sglang_patches.http.routes import PICKLED
 
 LIMITS = Limits(
     vocab_size=100, context_length=64, max_header_bytes=2048, max_body_bytes=10_000, max_control_bytes=100

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hive[server]'")
 
-from sglang_patches.request_state import identity_of, keep_apart
+from sglang_patches.requests.request_state import identity_of, keep_apart
 
 
 def request(tag: dict[str, Any], extra_key: str | None = None) -> Any:

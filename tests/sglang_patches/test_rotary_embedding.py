@@ -15,8 +15,8 @@ from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.layers.rotary_embedding import get_rope
 from sglang.srt.runtime_context import get_context
 
-from hive.kv_segments.rotation import UnsupportedRope
-from sglang_patches.rotary_embedding import rope_of
+from hive.server.kv_segments.rotation import UnsupportedRope
+from sglang_patches.forward.rotary_embedding import rope_of
 
 HEADS, HEAD_DIM, LONGEST = 2, 32, 16_384
 SIZES = {"num_attention_heads": HEADS, "head_dim": HEAD_DIM, "max_position_embeddings": LONGEST}

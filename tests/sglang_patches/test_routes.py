@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hive[server]'")
 
-from sglang_patches import routes
+from sglang_patches.http import routes
 
 
 def paths(tree: Iterable[Any], prefix: str = "") -> Iterator[str]:
@@ -33,7 +33,7 @@ def served() -> set[str]:
 def test_every_route_of_sglang_is_in_a_table(served: set[str]) -> None:
     unknown = {path for path in served if routes.route_of(path.replace("{", "").replace("}", "")) is None}
     assert not unknown, (
-        f"SGLang has new routes; say in sglang_patches/routes.py what the door does with {unknown}"
+        f"SGLang has new routes; say in sglang_patches/http/routes.py what the door does with {unknown}"
     )
     assert len(served) > 80
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sglang_patches.samples import with_defaults
+from sglang_patches.http.samples import with_defaults
 
 DEFAULTS = {"temperature": 0.6, "top_p": 0.9, "stop": ["<end>"]}
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from hive.agents.registry import AgentRegistry
-from hive.agents.window import WindowSettings
-from sglang_patches.request_state import RequestState
-from sglang_patches.schedule_policy import ContributionOrder, after_calc_priority, before_add_one_req
+from hive.server.agents.registry import AgentRegistry
+from hive.server.agents.window import WindowSettings
+from sglang_patches.hooks.schedule_policy import after_calc_priority, before_add_one_req
+from sglang_patches.requests.request_state import RequestState
+from sglang_patches.scheduling.contribution_order import ContributionOrder
 
 SCORES = {"high": 1.0, "middle": 0.25, "low": 0.0}
 

@@ -17,13 +17,13 @@ from sglang.srt.managers import schedule_batch
 from sglang.srt.managers import scheduler as upstream
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_LENGTH, ScheduleBatch
 
-from hive.agents.registry import OTHER, AgentRegistry
-from hive.agents.window import WindowSettings
-from hive.logits_cache.cache import CachedRequest, LogitsCache
-from hive.logits_cache.sampling import SamplingRule
-from sglang_patches import replay
-from sglang_patches import scheduler as hooks
-from sglang_patches.request_state import SchedulerState
+from hive.server.agents.registry import OTHER, AgentRegistry
+from hive.server.agents.window import WindowSettings
+from hive.server.logits_cache.cache import CachedRequest, LogitsCache
+from hive.server.logits_cache.sampling import SamplingRule
+from sglang_patches.hooks import scheduler as hooks
+from sglang_patches.scheduling import control, replay
+from sglang_patches.scheduling.state import SchedulerState
 from tests.sglang_patches.kv_pool import KvPool
 
 
@@ -344,12 +344,12 @@ def test_an_abort_is_of_one_request_and_not_of_those_whose_ids_begin_alike() -> 
 def test_a_check_names_broken_books_and_what_was_left_behind() -> None:
     cache = LogitsCache(1000)
     scheduler = Scheduler(cache=cache)
-    assert hooks._problems(scheduler.hive, True) == []
+    assert control.problems(scheduler.hive, True) == []
     scheduler.hive.drawing.append(Request("0"))  # type: ignore[arg-type]
     cache.in_flight.add(b"state")
-    assert hooks._problems(scheduler.hive, False) == []
+    assert control.problems(scheduler.hive, False) == []
     cache.trie.nbytes = 5
-    assert hooks._problems(scheduler.hive, True) == [
+    assert control.problems(scheduler.hive, True) == [
         "LogitsCache: bytes",
         "1 distinct samples are being drawn, though nothing runs",
         "1 rows are being computed, though nothing runs",

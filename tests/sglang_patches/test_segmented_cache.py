@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
-from hive.kv_segments.request import Keep, KvRequest, WireSpan
+from hive.server.kv_segments.request import Keep, KvRequest, WireSpan
 from tests.sglang_patches.segmented_pool import SegmentedPool, SegmentedRequest
 
 POLICIES = ("density", "paper", "lru")

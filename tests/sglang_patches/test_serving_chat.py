@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_patches.serving_chat import splice
+from sglang_patches.http.chat_template import splice
 
 PIECES = [None, "a", "b", "ab", "ba", "c", "abc", "<e>"]
 """The vocabulary, by token; the first one has no spelling."""

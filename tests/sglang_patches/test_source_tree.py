@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sglang_patches import check_upstream
-from sglang_patches.patches import patches_of
-from sglang_patches.releases import SUPPORTED
-from sglang_patches.source_tree import SourceTree
+from sglang_patches.contract import check_upstream
+from sglang_patches.contract.patches import patches_of
+from sglang_patches.contract.releases import SUPPORTED
+from sglang_patches.contract.source_tree import SourceTree
 
 FILES = {
     "engine/__init__.py": "",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from sglang_patches.http_server import merge_ranks
-from sglang_patches.steps import Steps
+from sglang_patches.http.hive_routes import merge_ranks
+from sglang_patches.scheduling.steps import Steps
 
 
 def batch(mode: str, rows: int) -> Any:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hive.request_checks import Limits
-from hive.request_tag import RequestError, RequestTag, header_tag
-from sglang_patches.tokenizer_manager import around_generate_request
+from hive.server.request_checks import Limits
+from hive.server.request_tag import RequestError, RequestTag, header_tag
+from sglang_patches.hooks.tokenizer_manager import around_generate_request
 
 MANAGER = SimpleNamespace(hive_limits=Limits(vocab_size=100, context_length=64), hive_segments=None)
 

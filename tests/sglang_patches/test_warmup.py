@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from hive.launch_server import with_warm_up
-from hive.request_checks.batches import WARM_UP_RID
-from sglang_patches.warmup import LONG_PROMPT, needs, warm_up
+from hive.server.request_checks.batches import WARM_UP_RID
+from sglang_patches.http.warmup import LONG_PROMPT, needs, warm_up
 
 
 def manager(*, grammars: bool = True, generation: bool = True, failing: str = "") -> Any:

@@ -20,15 +20,15 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, Forw
 from sglang.srt.server_args import PortArgs, ServerArgs, set_global_server_args_for_scheduler
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-from hive.embedded_model import ensure_embedded_model
-from hive.kv_segments.correctors import Blend, PlacedRun, RecomputeNone
-from hive.kv_segments.plan import Piece, Run
-from hive.kv_segments.request import KvRequest
-from hive.kv_segments.slots import KvSlots
-from sglang_patches.decode_rows import DecodeRows
-from sglang_patches.kv_state import KvState, Lease
-from sglang_patches.rotary_embedding import rope_of
-from sglang_patches.virtual_rows import VirtualRows
+from hive.server.embedded_model import ensure_embedded_model
+from hive.server.kv_segments.correctors import Blend, PlacedRun, RecomputeNone
+from hive.server.kv_segments.plan import Piece, Run
+from hive.server.kv_segments.request import KvRequest
+from hive.server.kv_segments.slots import KvSlots
+from sglang_patches.forward.decode_rows import DecodeRows
+from sglang_patches.forward.rotary_embedding import rope_of
+from sglang_patches.forward.virtual_rows import VirtualRows
+from sglang_patches.requests.kv_state import KvState, Lease
 
 HISTORY, SEGMENT, SUFFIX = 40, 40, 12
 ROWS = 24

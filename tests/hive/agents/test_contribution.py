@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hive.agents.contribution import Activity, Sharing, contributions
+from hive.server.agents.contribution import Activity, Sharing, contributions
 
 ACTIVITIES = {
     "writer": Activity(requests=4, prompt_tokens=80, cached_tokens=40, output_tokens=20, running=8),

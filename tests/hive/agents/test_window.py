@@ -10,8 +10,8 @@ from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hive.agents.contribution import Activity, Contribution, Sharing, contributions
-from hive.agents.window import HISTORY_AGENTS, HISTORY_ROUNDS, ActivityWindow, WindowSettings
+from hive.server.agents.contribution import Activity, Contribution, Sharing, contributions
+from hive.server.agents.window import HISTORY_AGENTS, HISTORY_ROUNDS, ActivityWindow, WindowSettings
 
 
 def window(**options: Any) -> ActivityWindow:

@@ -9,23 +9,22 @@ import pytest
 
 msgspec = pytest.importorskip("msgspec", reason="needs the server extra: uv pip install 'hive[server]'")
 
-from hive.agents.registry import AgentRegistry  # noqa: E402
-from hive.agents.window import WindowSettings  # noqa: E402
-from hive.events.collect import SHOWN_AGENTS, agents_event, logits_cache_event, scores_event  # noqa: E402
-from hive.events.event import (  # noqa: E402
+from hive.server.agents.registry import AgentRegistry  # noqa: E402
+from hive.server.agents.window import WindowSettings  # noqa: E402
+from hive.server.events.collect import SHOWN_AGENTS, agents_event, logits_cache_event, scores_event  # noqa: E402
+from hive.server.events.event import (  # noqa: E402
     AgentLine,
     Agents,
     AnyEvent,
-    Batch,
     RadixCache,
     Requests,
     Scores,
     SessionLine,
     Sessions,
 )
-from hive.events.merge import merged  # noqa: E402
-from hive.eviction.book import NOT_RESIDENT, ResidencyBook  # noqa: E402
-from hive.logits_cache.cache import LogitsCache  # noqa: E402
+from hive.server.events.merge import merged  # noqa: E402
+from hive.server.eviction.book import NOT_RESIDENT, ResidencyBook  # noqa: E402
+from hive.server.logits_cache.cache import LogitsCache  # noqa: E402
 
 
 def busy_registry() -> tuple[AgentRegistry, ResidencyBook]:
@@ -83,34 +82,25 @@ def test_the_hit_ratio_is_that_of_the_statistics() -> None:
 def test_a_batch_survives_the_wire() -> None:
     agents, book = busy_registry()
     events: list[AnyEvent] = [agents_event(agents, book), scores_event(agents), Requests(running=1)]
-    batch = Batch(1.0, 0, events)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(batch), type=Batch) == batch
+    assert msgspec.convert(msgspec.to_builtins(events), list[AnyEvent]) == events
 
 
 def test_ranks_add_up() -> None:
-    one = Batch(
-        1.0,
-        0,
-        [
-            Agents([AgentLine("a", requests=5, registered=True), AgentLine("b", requests=1)]),
-            Requests(running=1, queued=2),
-            Sessions([SessionLine("s", ["a"], states=2, state="0", began=5.0, moved=6.0)], ended=1),
-            Scores(3, {"a": [(3, 0.5)]}),
-            RadixCache("density", capacity_tokens=100, resident_tokens=10),
-        ],
-    )
-    two = Batch(
-        2.0,
-        1,
-        [
-            Agents([AgentLine("b", requests=7)], omitted=2),
-            Requests(running=4),
-            Sessions([SessionLine("s", ["b"], states=1, state="1", began=4.0, moved=9.0)], ended=1),
-            Scores(4, {"a": [(4, 0.9)], "b": [(4, 0.1)]}),
-            RadixCache("density", capacity_tokens=100, resident_tokens=20),
-        ],
-    )
-    found = {type(event): event for event in merged([two, one])}
+    one: list[AnyEvent] = [
+        Agents([AgentLine("a", requests=5, registered=True), AgentLine("b", requests=1)]),
+        Requests(running=1, queued=2),
+        Sessions([SessionLine("s", ["a"], states=2, state="0", began=5.0, moved=6.0)], ended=1),
+        Scores(3, {"a": [(3, 0.5)]}),
+        RadixCache("density", capacity_tokens=100, resident_tokens=10),
+    ]
+    two: list[AnyEvent] = [
+        Agents([AgentLine("b", requests=7)], omitted=2),
+        Requests(running=4),
+        Sessions([SessionLine("s", ["b"], states=1, state="1", began=4.0, moved=9.0)], ended=1),
+        Scores(4, {"a": [(4, 0.9)], "b": [(4, 0.1)]}),
+        RadixCache("density", capacity_tokens=100, resident_tokens=20),
+    ]
+    found = {type(event): event for event in merged([one, two])}
     agents = found[Agents]
     assert isinstance(agents, Agents)
     assert [(line.name, line.requests, line.registered) for line in agents.agents] == [
@@ -123,7 +113,7 @@ def test_ranks_add_up() -> None:
     )
     assert found[Scores] == Scores(4, {"a": [(3, 0.5)], "b": [(4, 0.1)]})
     assert found[RadixCache] == RadixCache("density", capacity_tokens=200, resident_tokens=30)
-    assert merged([one]) == one.events
+    assert merged([one]) == one
 
 
 def test_a_score_has_the_fields_of_the_route() -> None:

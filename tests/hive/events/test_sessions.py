@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("msgspec", reason="needs the server extra: uv pip install 'hive[server]'")
 
-from hive.events.sessions import MAX_AGENTS, MAX_SESSIONS, MAX_STATES, SHOWN_SESSIONS, SessionBoard
+from hive.server.events.sessions import MAX_AGENTS, MAX_SESSIONS, MAX_STATES, SHOWN_SESSIONS, SessionBoard
 
 
 def test_a_session_from_its_first_request_to_its_end() -> None:

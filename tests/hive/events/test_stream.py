@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("zmq", reason="needs the server extra: uv pip install 'hive[server]'")
-
-from hive.events.hub import EventHub, TooManyClients
-from hive.events.stream import EventStream
+from hive.server.events.event import AnyEvent
+from hive.server.events.hub import EventHub, TooManyClients
+from hive.server.events.stream import EventStream
 
 
 @pytest.fixture
 def hub() -> EventHub:
-    return EventHub(["inproc://nobody"], max_clients=1)
+    async def poll() -> list[list[AnyEvent]]:
+        return []
+
+    return EventHub(poll, max_clients=1)
 
 
 class Server:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from hive.eviction.agent_numbers import AgentNumbers
-from hive.eviction.book import ResidencyBook
-from hive.eviction.contribution import ContributionPolicy
-from hive.eviction.density import DensityPolicy
-from hive.eviction.node import NodeRecord
+from hive.server.eviction.agent_numbers import AgentNumbers
+from hive.server.eviction.book import ResidencyBook
+from hive.server.eviction.contribution import ContributionPolicy
+from hive.server.eviction.density import DensityPolicy
+from hive.server.eviction.node import NodeRecord
 
 
 def test_an_agent_keeps_its_number_until_it_is_forgotten() -> None:

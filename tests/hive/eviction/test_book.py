@@ -12,10 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from hive.eviction import book as book_module
-from hive.eviction.base import EvictionPolicy, Weigh
-from hive.eviction.book import NOT_RESIDENT, ResidencyBook, Use
-from hive.eviction.node import NodeRecord, Session
+from hive.server.eviction import book as book_module
+from hive.server.eviction.base import EvictionPolicy, Weigh
+from hive.server.eviction.book import NOT_RESIDENT, ResidencyBook, Use
+from hive.server.eviction.node import NodeRecord, Session
 
 
 class Listener(EvictionPolicy):

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hive.agents.registry import OTHER
-from hive.eviction.density import (
+from hive.server.agents.registry import OTHER
+from hive.server.eviction.density import (
     AGE_BINS,
     BINS_PER_DOUBLING,
     DEAD,
@@ -22,7 +22,7 @@ from hive.eviction.density import (
     age_bin,
     age_bins,
 )
-from hive.eviction.node import NodeRecord, Session
+from hive.server.eviction.node import NodeRecord, Session
 
 
 def record(

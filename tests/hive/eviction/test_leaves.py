@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from numpy.typing import NDArray
 
-from hive.eviction.base import EvictionPolicy, Weigh
-from hive.eviction.density import DensityPolicy
-from hive.eviction.leaves import LeafIndex
-from hive.eviction.node import NodeRecord, Session
+from hive.server.eviction.base import EvictionPolicy, Weigh
+from hive.server.eviction.density import DensityPolicy
+from hive.server.eviction.leaves import LeafIndex
+from hive.server.eviction.node import NodeRecord, Session
 
 
 class HitsPolicy(EvictionPolicy):

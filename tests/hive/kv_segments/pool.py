@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from hive.eviction.node import NodeRecord
-from hive.kv_segments.segment import EncodedSegment, HostCopy, SegmentKey
-from hive.kv_segments.store import Move, Save, SegmentStore
+from hive.server.eviction.node import NodeRecord
+from hive.server.kv_segments.segment import EncodedSegment, HostCopy, SegmentKey
+from hive.server.kv_segments.store import Move, Save, SegmentStore
 
 Content = tuple[int, int, int]
 """Of a slot: the number of the encoding, which of its tokens, and the position that its key is rotated to."""

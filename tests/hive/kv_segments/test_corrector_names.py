@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hive.kv_segments.corrector_names import DEFAULT, SETTINGS, check_corrector
-from hive.kv_segments.correctors import corrector_of
-from hive.request_tag import RequestError
+from hive.server.kv_segments.corrector_names import DEFAULT, SETTINGS, check_corrector
+from hive.server.kv_segments.correctors import corrector_of
+from hive.server.request_tag import RequestError
 
 
 @pytest.mark.parametrize(

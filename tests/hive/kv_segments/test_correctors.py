@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hive.kv_segments.correctors import (
+from hive.server.kv_segments.correctors import (
     Blend,
     Corrector,
     FirstK,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hive.kv_segments import messages
-from hive.kv_segments.messages import MAX_PARENTS, Layout, Message, MessageBook
-from hive.kv_segments.request import WireSpan
-from hive.request_tag import RequestError
+from hive.server.kv_segments import messages
+from hive.server.kv_segments.messages import MAX_PARENTS, Layout, Message, MessageBook
+from hive.server.kv_segments.request import WireSpan
+from hive.server.request_tag import RequestError
 
 CONTEXT = 100
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hive.kv_segments.plan import Piece, Run, Span, passes, plan, runs_of
+from hive.server.kv_segments.plan import Piece, Run, Span, passes, plan, runs_of
 
 
 @st.composite

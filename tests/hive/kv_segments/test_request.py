@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hive.kv_segments.request import CONTEXTS, MAX_SPANS, Keep, KvRequest, WireSpan, spans_request
-from hive.request_tag import RequestError
+from hive.server.kv_segments.request import CONTEXTS, MAX_SPANS, Keep, KvRequest, WireSpan, spans_request
+from hive.server.request_tag import RequestError
 
 TOKENS = 20
 

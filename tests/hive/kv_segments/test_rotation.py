@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hive.kv_segments.rotation import Rope, UnsupportedRope
+from hive.server.kv_segments.rotation import Rope, UnsupportedRope
 
 HEADS, HEAD_DIM, LONGEST = 2, 32, 131_072
 SIZES = {"num_attention_heads": HEADS, "head_dim": HEAD_DIM, "max_position_embeddings": LONGEST}

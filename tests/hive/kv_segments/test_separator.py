@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hive.kv_segments.separator import SEPARATOR, split
+from hive.server.kv_segments.separator import SEPARATOR, split
 
 BEGINNING = 1
 

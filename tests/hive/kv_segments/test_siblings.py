@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hive.kv_segments.siblings import PATIENCE_S, Siblings
+from hive.server.kv_segments.siblings import PATIENCE_S, Siblings
 
 
 def test_a_list_waits_until_its_last_call_is_here() -> None:

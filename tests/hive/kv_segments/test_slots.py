@@ -13,8 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hive.kv_segments.rotation import Rope
-from hive.kv_segments.slots import KvSlots
+from hive.server.kv_segments.rotation import Rope
+from hive.server.kv_segments.slots import KvSlots
 
 SLOTS, HEADS, HEAD_DIM, LAYERS = 40, 3, 16, 3
 LIKE = {"num_attention_heads": HEADS, "head_dim": HEAD_DIM}
@@ -158,9 +158,9 @@ def test_other_tensors_are_refused(
 
 INTERPRET = """
 import torch
-from hive.kv_segments.rotation import Rope
-from hive.kv_segments.slots import KvSlots
-from hive.kv_segments.triton_slots import LayerCopy
+from hive.server.kv_segments.rotation import Rope
+from hive.server.kv_segments.slots import KvSlots
+from hive.server.kv_segments.triton_slots import LayerCopy
 
 def pool(rope, value_dim, dtype):
     generator = torch.Generator().manual_seed(7)
@@ -197,7 +197,7 @@ for interleaved, partial, value_dim, delta, in_place in [
 COMPILE = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from hive.kv_segments import triton_slots
+from hive.server.kv_segments import triton_slots
 
 STRIDES = ("key_stride", "key_head_stride", "value_stride", "value_head_stride")
 TYPES = {

@@ -7,9 +7,9 @@ from array import array
 import pytest
 import torch
 
-from hive.integrity import IntegrityError
-from hive.kv_segments.segment import EncodedSegment, digest
-from hive.kv_segments.store import Move, Save
+from hive.server.integrity import IntegrityError
+from hive.server.kv_segments.segment import EncodedSegment, digest
+from hive.server.kv_segments.store import Move, Save
 from tests.hive.kv_segments.pool import Pool, contents, key, record, slots_of
 
 

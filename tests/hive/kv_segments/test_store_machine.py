@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hive.kv_segments.segment import EncodedSegment, HostCopy, Placement
-from hive.kv_segments.store import Move
+from hive.server.kv_segments.segment import EncodedSegment, HostCopy, Placement
+from hive.server.kv_segments.store import Move
 from tests.hive.kv_segments.pool import Content, Pool, contents, key, record, slots_of
 
 SLOTS = 14

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hive.logits_cache.cache import MAX_PREFETCHED, CachedRequest, LogitsCache
-from hive.logits_cache.head import Head
-from hive.logits_cache.hotspot import HotspotRule
-from hive.logits_cache.packing import pack
-from hive.logits_cache.replay import Stop, Verdict
-from hive.logits_cache.sampling import SamplingRule, derive_seed, draw_live, uniform
-from hive.logits_cache.trie import Node
+from hive.server.logits_cache.cache import MAX_PREFETCHED, CachedRequest, LogitsCache
+from hive.server.logits_cache.head import Head
+from hive.server.logits_cache.hotspot import HotspotRule
+from hive.server.logits_cache.packing import pack
+from hive.server.logits_cache.replay import Stop, Verdict
+from hive.server.logits_cache.sampling import SamplingRule, derive_seed, draw_live, uniform
+from hive.server.logits_cache.trie import Node
 
 VOCABULARY = 12
 EOS = 0

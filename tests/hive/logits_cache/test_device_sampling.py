@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hive.logits_cache.device_sampling import CHUNK, draw_rows, uniform_rows
-from hive.logits_cache.head import Head
-from hive.logits_cache.sampling import SamplingRule, draw_live, draw_row, probability, uniform
+from hive.server.logits_cache.device_sampling import CHUNK, draw_rows, uniform_rows
+from hive.server.logits_cache.head import Head
+from hive.server.logits_cache.sampling import SamplingRule, draw_live, draw_row, probability, uniform
 
 ALL = 1 << 30
 

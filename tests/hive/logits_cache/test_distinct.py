@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from numpy.typing import NDArray
 
-from hive.logits_cache.distinct import (
+from hive.server.logits_cache.distinct import (
     EXHAUSTED,
     NODE_BYTES,
     TREE_BYTES,
     Constraint,
     DistinctSample,
     DistinctTree,
-    DistinctTrees,
     Way,
 )
-from hive.logits_cache.head import Head
-from hive.logits_cache.residual import Drawn
-from hive.logits_cache.sampling import SamplingRule, draw, uniform
+from hive.server.logits_cache.distinct_trees import DistinctTrees
+from hive.server.logits_cache.head import Head
+from hive.server.logits_cache.residual import Drawn
+from hive.server.logits_cache.sampling import SamplingRule, draw, uniform
 from tests.hive.logits_cache.truth import expected
 
 ALL = 1 << 30

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hive.logits_cache.head import Head
-from hive.logits_cache.hotspot import HotspotRule, hotspots, kl_divergence, row_uncertainty, scores
-from hive.logits_cache.sampling import SamplingRule
+from hive.server.logits_cache.head import Head
+from hive.server.logits_cache.hotspot import HotspotRule, hotspots, kl_divergence, row_uncertainty, scores
+from hive.server.logits_cache.sampling import SamplingRule
 
 ALL = 1 << 30
 PLAIN = SamplingRule.of(1.0, ALL, 1.0, 0.0)

@@ -8,12 +8,12 @@ from typing import Literal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hive.logits_cache.cache import CachedRequest, LogitsCache
-from hive.logits_cache.in_flight import PATIENCE, InFlight
-from hive.logits_cache.packing import pack
-from hive.logits_cache.replay import Replay, Stop, Verdict
-from hive.logits_cache.sampling import SamplingRule, draw_live, probability, uniform
-from hive.logits_cache.trie import Node
+from hive.server.logits_cache.cache import CachedRequest, LogitsCache
+from hive.server.logits_cache.in_flight import PATIENCE, InFlight
+from hive.server.logits_cache.packing import pack
+from hive.server.logits_cache.replay import Replay, Stop, Verdict
+from hive.server.logits_cache.sampling import SamplingRule, draw_live, probability, uniform
+from hive.server.logits_cache.trie import Node
 from tests.hive.logits_cache.test_cache import ALL, EOS, VOCABULARY, ToyModel, serve
 
 LENGTH = 6

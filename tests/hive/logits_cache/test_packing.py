@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hive.logits_cache.head import Head
-from hive.logits_cache.packing import CorruptRowError, pack, pack_rows, unpack
+from hive.server.logits_cache.head import Head
+from hive.server.logits_cache.packing import CorruptRowError, pack, pack_rows, unpack
 
 
 def bf16(values: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hive.logits_cache.head import Head
-from hive.logits_cache.sampling import (
+from hive.server.logits_cache.head import Head
+from hive.server.logits_cache.sampling import (
     SamplingRule,
     derive_seed,
     draw,

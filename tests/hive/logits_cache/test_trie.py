@@ -12,9 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from hive.logits_cache.head import Head
-from hive.logits_cache.packing import pack
-from hive.logits_cache.trie import MAX_NORMALISERS, LogitsTrie, PrefixHash, Writer
+from hive.server.logits_cache.head import Head
+from hive.server.logits_cache.packing import pack
+from hive.server.logits_cache.trie import MAX_NORMALISERS, LogitsTrie, PrefixHash, Writer
 
 
 def row(size: int = 4, temperature: float = 1.0) -> bytes:

@@ -13,8 +13,8 @@ import pytest
 SCRIPT = """
 import numpy as np
 import torch
-from hive.logits_cache import triton_sampling
-from hive.logits_cache.device_sampling import draw_rows
+from hive.server.logits_cache import triton_sampling
+from hive.server.logits_cache.device_sampling import draw_rows
 
 triton_sampling.BLOCK, triton_sampling.WIDE = 64, 128
 rng = np.random.default_rng(1)
@@ -50,7 +50,7 @@ for round_number in range(40):
 COMPILE = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from hive.logits_cache import triton_sampling
+from hive.server.logits_cache import triton_sampling
 
 TYPES = {
     "logits": "*fp32", "top_values": "*fp32", "top_ids": "*i32", "temperatures": "*fp32", "top_ks": "*i32",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hive.logits_cache.sampling import SamplingRule
+from hive.server.logits_cache.sampling import SamplingRule
 
 
 def expected(row: NDArray[np.float32], rule: SamplingRule) -> NDArray[np.float64]:

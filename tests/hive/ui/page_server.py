@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
-from hive.ui import page
+from hive.server.ui import page
 
 
 class PageServer:

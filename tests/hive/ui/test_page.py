@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hive.ui import page
+from hive.server.ui import page
 from tests.browser import Tab, chromium, needs_chromium
 from tests.hive.ui.page_server import PageServer, page_server
 

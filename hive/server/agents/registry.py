@@ -1,0 +1,293 @@
+"""Agents and sessions as the scheduler sees them, by names that hold their tenants (:mod:`hive.server.agents.tenant`).
+
+Names come from untrusted requests, so everything here is bounded: an agent past the limit gets the slot of one that
+is over, or is counted under :data:`OTHER` where none is, and the oldest idle sessions are forgotten first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hive.server.agents.tenant import EVERYTHING, View, split
+from hive.server.agents.window import ActivityWindow, WindowSettings
+
+logger = logging.getLogger(__name__)
+
+OTHER = "other"
+"""Name under which agents past the limit, forgotten ones, and requests without an agent are counted."""
+
+
+@dataclass(slots=True)
+class AgentProfile:
+    """What one agent asked for and got, in requests and tokens."""
+
+    name: str
+    description: str = ""
+    registered: bool = False
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens found in the radix cache."""
+    tokens_generated: int = 0
+    """Output tokens that the model computed."""
+    tokens_replayed: int = 0
+    """Output tokens served by the Logits Cache."""
+
+    def add(self, other: AgentProfile) -> None:
+        """Take over the counts of another agent."""
+        self.requests += other.requests
+        self.prompt_tokens += other.prompt_tokens
+        self.cached_tokens += other.cached_tokens
+        self.tokens_generated += other.tokens_generated
+        self.tokens_replayed += other.tokens_replayed
+
+
+@dataclass(slots=True)
+class Session:
+    """One run of a program."""
+
+    id: str
+    requests: int = 0
+
+
+class AgentRegistry:
+    """Agents and sessions by name, both bounded."""
+
+    def __init__(
+        self,
+        max_agents: int,
+        max_sessions: int = 65536,
+        window: WindowSettings | None = None,
+        max_tenant_agents: int | None = None,
+    ) -> None:
+        self.window = ActivityWindow(window or WindowSettings())
+        self.max_agents = max_agents
+        """Agents beside :data:`OTHER` that have slots, at the most."""
+        self._max_tenant_agents = max_agents if max_tenant_agents is None else max_tenant_agents
+        """Those of one tenant."""
+        self._of_tenant: Counter[str] = Counter()
+        """Agents that have slots, by tenant."""
+        self._max_sessions = max_sessions
+        self._agents: OrderedDict[str, AgentProfile] = OrderedDict()
+        """Least recently seen first: by arrivals and registrations, which all ranks see in one order."""
+        self._holds: Callable[[str], bool] | None = None
+        self._forgotten: Callable[[str], None] | None = None
+        self._exhausted: set[str | None] = set()
+        """Tenants of whose agents none was over in this round; None: nobody's was."""
+        self._exhausted_in = -1
+        self._warned = False
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self.sessions_ended = 0
+        self.requests = 0
+        """Requests that arrived so far: the clock of the waiting queue."""
+
+    def reuse_slots(self, holds: Callable[[str], bool], forgotten: Callable[[str], None]) -> None:
+        """From now on, agents that are over give up their slots to new ones; before, nobody does.
+
+        Args:
+            holds: whether KV of an agent is resident; it then keeps its slot.
+            forgotten: called with the name of each agent that has lost its slot, for whoever counts by name; the
+                registry counts on under :data:`OTHER`.
+        """
+        self._holds, self._forgotten = holds, forgotten
+
+    def register(self, name: str, description: str = "", session: str | None = None) -> AgentProfile:
+        """Announce an agent (again): a program's first message to the server.  Where slots are short,
+        its slot goes after those of agents that nobody announced.
+        """
+        profile = self._seen(name)
+        if session is not None:
+            self._session(session)
+        if profile.name == name:
+            profile.registered = True
+            profile.description = description or profile.description
+        return profile
+
+    def profile(self, name: str | None) -> AgentProfile:
+        """The profile that requests of ``name`` are counted in."""
+        name = name or OTHER
+        known = self._agents.get(name)
+        if known is None:
+            if self._full(name):
+                name = OTHER
+            known = self._agents.get(name)
+        if known is None:
+            known = self._agents[name] = AgentProfile(name)
+            if (tenant := split(name)[0]) is not None:
+                self._of_tenant[tenant] += 1
+        return known
+
+    def __len__(self) -> int:
+        return len(self._agents)
+
+    def busiest(self, count: int) -> list[AgentProfile]:
+        """The agents with the most requests, those first."""
+        return heapq.nsmallest(
+            count, self._agents.values(), key=lambda profile: (-profile.requests, profile.name)
+        )
+
+    def is_registered(self, name: str) -> bool:
+        """Whether an agent was announced."""
+        known = self._agents.get(name)
+        return known is not None and known.registered
+
+    def arrived(self, agent: str | None, session: str | None, prompt_tokens: int) -> str:
+        """Count a request that was accepted.
+
+        Returns the name that it is counted under until it has left: what else is told of the request goes under that
+        name, since its agent may have a slot of its own by then.
+        """
+        self.requests += 1
+        profile = self._seen(agent)
+        profile.requests += 1
+        profile.prompt_tokens += prompt_tokens
+        self.window.arrived(profile.name, prompt_tokens)
+        if session is not None:
+            self._session(session).requests += 1
+        return profile.name
+
+    def place(self, agent: str | None, number: int, max_passes: int) -> tuple[int, float, int]:
+        """Sort key in a waiting queue by contribution: agents of higher score first, and equals as they are.
+
+        Args:
+            agent: whose request it is.
+            number: :attr:`requests` as it arrived.
+            max_passes: a request that so many others arrived after is as urgent as can be, and nothing starves.
+        """
+        if self.requests - number >= max_passes:
+            return (0, 0.0, number)
+        return (1, -self.window.score(self.profile(agent).name), 0)
+
+    def left(self, agent: str | None, *, cached_tokens: int, generated: int, replayed: int) -> None:
+        """Count a request that ended, however it ended."""
+        profile = self.profile(agent)
+        profile.cached_tokens += cached_tokens
+        profile.tokens_generated += generated
+        profile.tokens_replayed += replayed
+        self.window.left(profile.name, cached_tokens, generated + replayed)
+
+    def reused(self, agent: str | None, producers: Mapping[str, int]) -> None:
+        """Count KV tokens that a request found, by the agent that had computed them."""
+        self.window.reused(self.profile(agent).name, producers)
+
+    def _seen(self, name: str | None) -> AgentProfile:
+        """The profile of an agent that shows itself: one without a slot may take that of one that is over."""
+        name = name or OTHER
+        if name != OTHER and name not in self._agents and self._full(name):
+            self._free_slot(name)
+        profile = self.profile(name)
+        self._agents.move_to_end(profile.name)
+        return profile
+
+    def _full(self, name: str) -> bool:
+        """Whether there is no slot for a new agent; there is always one for :data:`OTHER`."""
+        if name == OTHER:
+            return False
+        return self._crowded(name) or len(self._agents) - (OTHER in self._agents) >= self.max_agents
+
+    def _crowded(self, name: str) -> bool:
+        """Whether the tenant of a new agent has all the slots that it may have."""
+        tenant = split(name)[0]
+        return tenant is not None and self._of_tenant[tenant] >= self._max_tenant_agents
+
+    def _free_slot(self, name: str) -> None:
+        """Forget the agent that was seen least recently among those that are over, if any is, for a new one's sake."""
+        tenant = split(name)[0] if self._crowded(name) else None
+        if self._exhausted_in != self.window.round:
+            self._exhausted_in = self.window.round
+            self._exhausted.clear()
+        if tenant in self._exhausted:
+            # The window moves on with the round; a search passes all agents, and is too dear for each request.
+            return
+        over = self._first_over(tenant, registered=False) or self._first_over(tenant, registered=True)
+        if over is not None:
+            self._forget(over)
+            return
+        if tenant is None and not self._warned:
+            self._warned = True
+            logger.warning(
+                "Hive: all %d slots for agents (--hive-max-agents) are taken by agents that are active or hold KV; "
+                "others are counted together as %r",
+                self.max_agents,
+                OTHER,
+            )
+        self._exhausted.add(tenant)
+
+    def _first_over(self, tenant: str | None, *, registered: bool) -> AgentProfile | None:
+        """Of those of whom nothing but their counts is left; None as ``tenant`` looks at everybody's."""
+        return next(
+            (
+                profile
+                for profile in self._agents.values()
+                if profile.registered is registered
+                and (tenant is None or split(profile.name)[0] == tenant)
+                and self._is_over(profile)
+            ),
+            None,
+        )
+
+    def _forget(self, over: AgentProfile) -> None:
+        del self._agents[over.name]
+        if (tenant := split(over.name)[0]) is not None:
+            self._of_tenant[tenant] -= 1
+            if not self._of_tenant[tenant]:
+                del self._of_tenant[tenant]
+        self.profile(OTHER).add(over)
+        assert self._forgotten is not None
+        self._forgotten(over.name)
+
+    def _is_over(self, profile: AgentProfile) -> bool:
+        return (
+            self._holds is not None
+            and profile.name != OTHER
+            and not self.window.knows(profile.name)
+            and not self._holds(profile.name)
+        )
+
+    def _session(self, session: str) -> Session:
+        """A session by its name, now the most recently used."""
+        known = self._sessions.setdefault(session, Session(session))
+        self._sessions.move_to_end(session)
+        if len(self._sessions) > self._max_sessions:
+            self._sessions.popitem(last=False)
+        return known
+
+    def end_session(self, session: str) -> int | None:
+        """Forget a session; the number of its requests, or None if it is not known."""
+        known = self._sessions.pop(session, None)
+        if known is None:
+            return None
+        self.sessions_ended += 1
+        return known.requests
+
+    def summary(self, view: View = EVERYTHING) -> dict[str, Any]:
+        """Agents, busiest first, with their scores as of the last round; sessions; and what agents share.
+
+        ``edges_dropped`` counts reuses since start that ``sharing`` had no room for.  Names are qualified ones, and
+        all agents are there; sessions are those of the view.
+        """
+        agents = sorted(self._agents.values(), key=lambda profile: (-profile.requests, profile.name))
+        scores = self.window.scores
+        return {
+            "agents": [
+                {
+                    **asdict(profile),
+                    "contribution": asdict(scores[profile.name]) if profile.name in scores else None,
+                }
+                for profile in agents
+            ],
+            "sessions": self._count_sessions(view),
+            "rounds": self.window.round,
+            "sharing": self.window.edges(),
+            "edges_dropped": self.window.edges_dropped,
+        }
+
+    def _count_sessions(self, view: View) -> dict[str, int]:
+        if view.everything:
+            return {"active": len(self._sessions), "ended": self.sessions_ended}
+        return {"active": sum(map(view.shows, self._sessions))}

@@ -1,0 +1,1 @@
+"""Live events: snapshots of the schedulers, streamed to browsers as server-sent events."""

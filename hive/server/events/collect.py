@@ -1,0 +1,69 @@
+"""Events made of what a scheduler keeps anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hive.server.agents.registry import AgentRegistry
+from hive.server.events.event import AgentLine, Agents, LogitsCache, RadixCache, Scores
+from hive.server.eviction.book import NOT_RESIDENT, ResidencyBook
+from hive.server.logits_cache import cache as logits_cache
+
+SHOWN_AGENTS = 64
+SHOWN_ROUNDS = 64
+
+
+def agents_event(agents: AgentRegistry, book: ResidencyBook | None) -> Agents:
+    """The agents with the most requests, with what ``GET /hive/agents`` says of them."""
+    shown = agents.busiest(SHOWN_AGENTS)
+    lines = []
+    for profile in shown:
+        residency = book.summary_of(profile.name) if book is not None else NOT_RESIDENT
+        lines.append(
+            AgentLine(
+                name=profile.name,
+                description=profile.description,
+                registered=profile.registered,
+                running=agents.window.running(profile.name),
+                requests=profile.requests,
+                prompt_tokens=profile.prompt_tokens,
+                cached_tokens=profile.cached_tokens,
+                tokens_generated=profile.tokens_generated,
+                tokens_replayed=profile.tokens_replayed,
+                **residency,
+                contribution=agents.window.scores.get(profile.name),
+            )
+        )
+    return Agents(lines, omitted=len(agents) - len(lines))
+
+
+def scores_event(agents: AgentRegistry) -> Scores:
+    """The scores of the last rounds; they change when a round is closed, and the numbers are many."""
+    window = agents.window
+    history: dict[str, list[tuple[int, float]]] = {}
+    for number, scores in list(window.history)[-SHOWN_ROUNDS:]:
+        for name, score in scores.items():
+            history.setdefault(name, []).append((number, round(score, 4)))
+    return Scores(window.round, history)
+
+
+def logits_cache_event(cache: logits_cache.LogitsCache) -> LogitsCache:
+    """Counters of the Logits Cache; ``hit_ratio`` of ``GET /hive/stats`` is replayed ÷ (replayed + generated)."""
+    counts = cache.statistics
+    by_temperature = counts.by_temperature.values()
+    return LogitsCache(
+        lookups=counts.lookups,
+        hits=counts.hits,
+        tokens_replayed=sum(tokens["tokens_replayed"] for tokens in by_temperature),
+        tokens_generated=sum(tokens["tokens_generated"] for tokens in by_temperature),
+        nodes=len(cache.trie),
+        bytes=cache.nbytes,
+        capacity_bytes=cache.capacity_bytes,
+        evicted_nodes=cache.trie.evicted_nodes,
+    )
+
+
+def radix_cache_event(summary: Mapping[str, Any]) -> RadixCache:
+    """What the radix cache says of itself in ``GET /hive/stats``."""
+    return RadixCache(**{name: summary[name] for name in RadixCache.__struct_fields__})

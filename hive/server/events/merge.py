@@ -1,0 +1,74 @@
+"""One snapshot of several data-parallel ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from hive.server.events.event import AgentLine, Agents, AnyEvent, Scores, SessionLine, Sessions
+
+
+def merged(ranks: Iterable[Sequence[AnyEvent]]) -> list[AnyEvent]:
+    """The events of all ranks, added up by kind.
+
+    Counts are summed, and agents and sessions joined by name.  Scores compare the agents of one rank: of what several
+    ranks know, the first one's is shown.
+    """
+    kinds: dict[type, list[Any]] = {}
+    for events in ranks:
+        for event in events:
+            kinds.setdefault(type(event), []).append(event)
+    return [events[0] if len(events) == 1 else _join(events) for events in kinds.values()]
+
+
+def _join(events: Sequence[Any]) -> Any:
+    match events[0]:
+        case Agents():
+            lines = _by_name([line for event in events for line in event.agents], _add_agents)
+            lines.sort(key=lambda line: (-line.requests, line.name))
+            return Agents(lines, omitted=max(event.omitted for event in events))
+        case Sessions():
+            lines = _by_name([line for event in events for line in event.sessions], _add_sessions)
+            lines.sort(key=lambda line: (-line.moved, line.name))
+            return Sessions(
+                lines, max(event.omitted for event in events), max(event.ended for event in events)
+            )
+        case Scores():
+            history = {name: scores for event in reversed(events) for name, scores in event.history.items()}
+            return Scores(max(event.round for event in events), history)
+        case _:
+            return _add(events[0], *events[1:])
+
+
+def _by_name(lines: Sequence[Any], add: Any) -> list[Any]:
+    known: dict[str, Any] = {}
+    for line in lines:
+        known[line.name] = add(known[line.name], line) if line.name in known else line
+    return list(known.values())
+
+
+def _add_agents(left: AgentLine, right: AgentLine) -> AgentLine:
+    both: AgentLine = _add(left, right)
+    both.registered = left.registered or right.registered
+    both.contribution = left.contribution or right.contribution
+    return both
+
+
+def _add_sessions(left: SessionLine, right: SessionLine) -> SessionLine:
+    both: SessionLine = _add(left, right)
+    both.agents = list(dict.fromkeys([*left.agents, *right.agents]))
+    both.state = max(left, right, key=lambda line: line.moved).state
+    both.began, both.moved = min(left.began, right.began), max(left.moved, right.moved)
+    return both
+
+
+def _add(first: Any, *others: Any) -> Any:
+    """The sum of all integers; all else is the first one's."""
+    sums = {
+        name: value + sum(getattr(other, name) for other in others)
+        for name, value in msgspec.structs.asdict(first).items()
+        if type(value) is int
+    }
+    return msgspec.structs.replace(first, **sums)

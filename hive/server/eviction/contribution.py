@@ -1,0 +1,51 @@
+"""The paper's policy, as written (section 7.2): the KV of the agent that contributes least goes first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hive.server.eviction.agent_numbers import AgentNumbers
+from hive.server.eviction.base import EvictionPolicy, Score, Weigh
+from hive.server.eviction.node import NodeRecord
+
+
+class ContributionPolicy(EvictionPolicy):
+    """(score of the agent that owns the node, last use).
+
+    The owner is the agent that computed the KV; within one score the least recently used goes first.
+    """
+
+    name = "paper"
+    trims = False
+
+    def __init__(self, score: Score) -> None:
+        self._score = score
+        self._numbers = AgentNumbers()
+
+    def class_of(self, node: NodeRecord) -> int:
+        return self._numbers.of(node.producer)
+
+    def forget(self, agent: str) -> None:
+        self._numbers.forget(agent)
+
+    def weighing(self, clock: int, shares: Mapping[str, float]) -> Weigh:
+        scores = self._scores()
+
+        def weigh(classes: NDArray[np.int32], used: NDArray[np.int64]) -> NDArray[np.float64]:
+            nonlocal scores
+            if len(scores) < len(self._numbers):
+                # A parent on the way may be of an agent that had no leaf before.
+                scores = self._scores()
+            return scores[classes]
+
+        return weigh
+
+    def _scores(self) -> NDArray[np.float64]:
+        """By agent's number; 0 of what has no agent of its own."""
+        scores = np.zeros(len(self._numbers))
+        for name, number in self._numbers:
+            scores[number] = self._score(name)
+        return scores

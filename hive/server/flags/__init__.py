@@ -1,0 +1,1 @@
+"""The command line of the launcher: Hive's own flags, and what it refuses of SGLang's."""

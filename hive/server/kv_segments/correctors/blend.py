@@ -1,0 +1,67 @@
+"""CacheBlend (Yao et al., 2024): what deviates most at an early layer is computed again.
+
+All placed tokens go through the first layers; those whose values differ most from the placed ones at the check layer
+go through all of them.  Selecting whole blocks loses a little of the choice, and leaves the other blocks untouched:
+siblings that placed the same segment then differ in few blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hive.server.kv_segments.correctors.base import Corrector, PlacedRun
+
+
+@dataclass(frozen=True)
+class Blend(Corrector):
+    """The ``share`` of all placed tokens that deviate most; with ``block``, of blocks of so many within a segment."""
+
+    share: float = 0.15
+    block: int | None = None
+    probes = True
+
+    def select(self, placed: Sequence[PlacedRun], deviation: NDArray[np.float32] | None = None) -> list[int]:
+        if deviation is None or len(deviation) != sum(map(len, placed)):
+            raise ValueError("blend needs the deviation of every placed token")
+        indices = np.concatenate([np.arange(run.start, run.end) for run in placed] or [np.zeros(0, np.int64)])
+        wanted = self._wanted(placed)
+        if wanted == 0:
+            return []
+        if self.block is None:
+            chosen = np.argpartition(-deviation, wanted - 1)[:wanted]
+            return sorted(indices[chosen].tolist())
+        blocks = list(self._blocks(placed))
+        worst = sorted(range(len(blocks)), key=lambda at: -float(deviation[blocks[at]].sum()))
+        found: list[int] = []
+        for at in worst:
+            if len(found) >= wanted:
+                break
+            found += indices[blocks[at]].tolist()
+        return sorted(found)
+
+    def most(self, placed: Sequence[PlacedRun]) -> int:
+        wanted = self._wanted(placed)
+        if self.block is None or wanted == 0:
+            return wanted
+        # The last block may begin one token before there are enough.
+        return min(wanted - 1 + self.block, sum(map(len, placed)))
+
+    def _wanted(self, placed: Sequence[PlacedRun]) -> int:
+        tokens = sum(map(len, placed))
+        return max(1, int(tokens * self.share)) if tokens and self.share else 0
+
+    def _blocks(self, placed: Sequence[PlacedRun]) -> Iterator[slice]:
+        """Of the placed tokens, one after the other: blocks begin where their segment does."""
+        assert self.block is not None
+        first = 0
+        for run in placed:
+            at = 0
+            while at < len(run):
+                end = min(len(run), at + self.block - (run.offset + at) % self.block)
+                yield slice(first + at, first + end)
+                at = end
+            first += len(run)

@@ -1,0 +1,434 @@
+"""The segment store: which encodings there are, in which slots of the engine's pool, and who reads them.
+
+The store owns slots of the pool beside the radix tree.  It decides at once and moves KV later: every copy is noted in
+:attr:`SegmentStore.pending`, in order, and the engine makes the copies before its next forward pass.  So a slot may
+be read by one copy, freed, and be written by a later one, without anybody waiting.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from hive.server.eviction.node import NodeRecord
+from hive.server.integrity import IntegrityError
+from hive.server.kv_segments.plan import Piece
+from hive.server.kv_segments.segment import EncodedSegment, HostCopy, Placement, SegmentKey
+
+Allocate = Callable[[int], torch.Tensor | None]
+"""So many slots of the pool, int64 [n]; None where eviction cannot free enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """KV to copy before the next forward pass."""
+
+    target: torch.Tensor
+    """int64 [n]: slots to write."""
+    source: torch.Tensor | HostCopy
+    """int64 [n]: slots to read, which may be free by now; or what was saved to the host."""
+    delta: int = 0
+    """What keys are rotated by, in positions."""
+    offset: int = 0
+    """Of what was saved, the first token to copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """KV to copy to the host before the next forward pass."""
+
+    target: HostCopy
+    source: torch.Tensor
+    """int64 [n]: slots to read, which may be free by now."""
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Counters since start."""
+
+    stored: int = 0
+    """Encodings."""
+    evicted: int = 0
+    """Encodings that left the device."""
+    placed_tokens: int = 0
+    """Handed to requests, shared or not."""
+    copied_tokens: int = 0
+    """Of those, the ones that had to be copied to their position first."""
+    hits: int = 0
+    refused: int = 0
+    """Encodings that found no room."""
+
+
+@dataclass(eq=False)
+class SegmentStore:
+    """See the module.  One thread uses it."""
+
+    allocate: Allocate
+    free: Callable[[torch.Tensor], None]
+    capacity: int
+    """Tokens on the device at the most, placements included."""
+    host_capacity: int = 0
+    """Tokens on the host at the most."""
+    on_free: Callable[[EncodedSegment], None] = lambda segment: None
+    """Told of each encoding that leaves the device."""
+    on_idle: Callable[[EncodedSegment, bool], None] = lambda segment, idle: None
+    """Told when an encoding on the device may be evicted (its last reader left), and when it may not any more."""
+    pending: list[Move | Save] = field(default_factory=list)
+    statistics: Statistics = field(default_factory=Statistics)
+
+    def __post_init__(self) -> None:
+        self._segments: dict[SegmentKey, EncodedSegment] = {}
+        self._leaving: dict[int, EncodedSegment] = {}
+        """Dropped ones that are still read, by id."""
+        self._next = -1
+        self._clock = 0
+        self._on_device = 0
+        self._leased = 0
+        self._on_host = 0
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[EncodedSegment]:
+        return iter([*self._segments.values(), *self._leaving.values()])
+
+    @property
+    def evictable(self) -> int:
+        """Tokens on the device that nobody reads."""
+        return self._on_device - self._leased
+
+    @property
+    def leased(self) -> int:
+        """Tokens on the device that requests read."""
+        return self._leased
+
+    @property
+    def on_host(self) -> int:
+        """Tokens on the host."""
+        return self._on_host
+
+    # Encodings come and go.
+
+    def find(self, key: SegmentKey) -> EncodedSegment | None:
+        """The encoding of a key, wherever it is."""
+        return self._segments.get(key)
+
+    def room_for(self, tokens: int) -> bool:
+        """Whether an encoding of so many tokens may come in, if need be by what goes for it."""
+        if tokens > self.capacity - self._leased:
+            return False
+        self._make_room(tokens)
+        return self._on_device + tokens <= self.capacity
+
+    def put(
+        self, key: SegmentKey, tokens: Sequence[int], start: int, slots: torch.Tensor, record: NodeRecord
+    ) -> EncodedSegment:
+        """Take over slots that hold an encoding; :meth:`room_for` has said that it may come in.
+
+        Args:
+            key: nothing may be stored under it.
+            tokens: at least one.
+            start: position of the first one, by which its key is rotated.
+            slots: int64 [tokens], the store's from now on.
+            record: whose it is.
+        """
+        if key in self._segments or len(slots) != len(tokens) or not len(tokens):
+            raise ValueError(f"{key} cannot be stored with {len(tokens)} tokens in {len(slots)} slots")
+        self._clock += 1
+        segment = EncodedSegment(
+            self._next, key, array("q", tokens), record, Placement(start, slots, used=self._clock)
+        )
+        self._next -= 1
+        self._segments[key] = segment
+        self._on_device += len(segment)
+        self.statistics.stored += 1
+        self.on_idle(segment, True)
+        return segment
+
+    def drop(self, key: SegmentKey) -> bool:
+        """Nobody is to find an encoding any more; whether there was one."""
+        segment = self._segments.get(key)
+        if segment is None:
+            return False
+        if segment.on_device and not segment.own.leases:
+            self.on_idle(segment, False)
+        self._forget_host(segment)
+        self._let_go(segment)
+        return True
+
+    def clear(self) -> None:
+        """The pool was cleared: all slots are gone, and so are the encodings."""
+        for segment in list(self):
+            if segment.on_device:
+                self.on_idle(segment, False)
+        self._segments.clear()
+        self._leaving.clear()
+        self.pending.clear()
+        self._on_device = self._leased = self._on_host = 0
+
+    # Requests read.
+
+    def lease(self, segment: EncodedSegment, start: int) -> Placement | None:
+        """The encoding with its first token at ``start``, for one reader.
+
+        None where there is no room for a copy, and where the encoding went for another one since it was found:
+        :meth:`holding` keeps it.
+        """
+        self._clock += 1
+        placement = segment.own if segment.on_device and segment.own.start == start else None
+        placement = placement or segment.elsewhere.get(start)
+        if placement is None:
+            placement = self._load(segment, start) if not segment.on_device else self._copy(segment, start)
+        if placement is None:
+            self.statistics.refused += 1
+            return None
+        self._read(segment, placement)
+        self.statistics.placed_tokens += len(segment)
+        return placement
+
+    def release(self, segment: EncodedSegment, placement: Placement) -> None:
+        """A reader is done."""
+        if placement.leases < 1:
+            raise IntegrityError(f"{segment.key} was released more often than it was leased")
+        placement.leases -= 1
+        if placement.leases == 0:
+            self._leased -= len(segment)
+            if placement is segment.own and not segment.dropped:
+                self.on_idle(segment, True)
+        if segment.dropped:
+            self._free_idle(segment)
+            if not segment.leases:
+                self._leaving.pop(segment.id, None)
+
+    def _read(self, segment: EncodedSegment, placement: Placement) -> None:
+        if placement.leases == 0:
+            self._leased += len(segment)
+            if placement is segment.own and not segment.dropped:
+                self.on_idle(segment, False)
+        placement.leases += 1
+        # The encoding was used as well, wherever it was read: what is kept of it is the one in its frame.
+        placement.used = segment.own.used = self._clock
+
+    @contextmanager
+    def holding(self, segments: Sequence[EncodedSegment]) -> Iterator[None]:
+        """Keep encodings where they are, on the device in their frames or on the host, for as long as this lasts."""
+        held = [segment for segment in segments if segment.on_device]
+        copies = [segment.host for segment in segments if segment.host is not None]
+        for segment in held:
+            self._read(segment, segment.own)
+        for copy in copies:
+            copy.leases += 1
+        try:
+            yield
+        finally:
+            for copy in copies:
+                copy.leases -= 1
+            for segment in held:
+                self.release(segment, segment.own)
+
+    def _copy(self, segment: EncodedSegment, start: int) -> Placement | None:
+        """A placement beside the one in the frame."""
+        # Making room must not take away what is to be copied.
+        self._read(segment, segment.own)
+        slots = self._slots(len(segment))
+        self.release(segment, segment.own)
+        if slots is None:
+            return None
+        self.pending.append(Move(slots, segment.own.slots, start - segment.own.start))
+        placement = segment.elsewhere[start] = Placement(start, slots)
+        self._on_device += len(segment)
+        self.statistics.copied_tokens += len(segment)
+        return placement
+
+    def _load(self, segment: EncodedSegment, start: int) -> Placement | None:
+        """The encoding back from the host, in the frame that it is wanted in."""
+        host = segment.host
+        if host is None:
+            return None
+        # Making room saves others to the host, which must not take the place of what is to be loaded.
+        with self.holding([segment]):
+            slots = self._slots(len(segment))
+        if slots is None:
+            return None
+        self.pending.append(Move(slots, host, start - segment.own.start))
+        placement = segment.elsewhere[start] = Placement(start, slots)
+        self._on_device += len(segment)
+        self.statistics.copied_tokens += len(segment)
+        return placement
+
+    def _slots(self, tokens: int) -> torch.Tensor | None:
+        return self.allocate(tokens) if self.room_for(tokens) else None
+
+    # Eviction.
+
+    def idle_placements(self) -> list[tuple[int, EncodedSegment, Placement]]:
+        """Copies that nobody reads, the longest unused first: they are the first to go, being quickly made again."""
+        found = [
+            (placement.used, segment.id, segment, placement)
+            for segment in self
+            for placement in segment.elsewhere.values()
+            if placement.leases == 0
+        ]
+        return [
+            (used, segment, placement) for used, _, segment, placement in sorted(found, key=lambda i: i[:2])
+        ]
+
+    def free_placements(self, wanted: int) -> int:
+        """Free copies that nobody reads until so many tokens are free; how many were."""
+        freed = 0
+        for _, segment, placement in self.idle_placements():
+            if freed >= wanted:
+                break
+            freed += self._free_copy(segment, placement)
+        return freed
+
+    def evict(self, segment: EncodedSegment) -> int:
+        """Free an encoding that nobody reads in its frame; the number of tokens freed."""
+        if segment.own.leases or not segment.on_device:
+            raise IntegrityError(f"{segment.key} is read, or is not on the device: it cannot be evicted")
+        before = self._on_device
+        if segment.host is None and self._host_room_for(segment):
+            segment.host = HostCopy()
+            self._on_host += len(segment)
+            self.pending.append(Save(segment.host, segment.own.slots))
+        self.statistics.evicted += 1
+        self._free_own(segment)
+        if segment.host is None:
+            self._let_go(segment)
+        # With copies of those that had to leave the host for it.
+        return before - self._on_device
+
+    def least_used(self) -> EncodedSegment | None:
+        """Of the encodings that may be evicted, the one that was used the longest ago."""
+        idle = [s for s in self._segments.values() if s.on_device and not s.own.leases]
+        return min(idle, key=lambda segment: (segment.own.used, -segment.id), default=None)
+
+    def _make_room(self, tokens: int) -> None:
+        """Keep to the capacity: copies go first, then the encodings that were used the longest ago."""
+        excess = self._on_device + tokens - self.capacity
+        if excess > 0:
+            excess -= self.free_placements(excess)
+        while excess > 0 and (segment := self.least_used()) is not None:
+            excess -= self.evict(segment)
+
+    def _host_room_for(self, segment: EncodedSegment) -> bool:
+        """Whether an encoding may be saved, if need be in the place of those that were used the longest ago."""
+        saved = [s for s in self._segments.values() if s.host is not None and s.host.leases == 0]
+        if self._on_host - sum(map(len, saved)) + len(segment) > self.host_capacity:
+            return False
+        for other in sorted(saved, key=lambda s: s.own.used):
+            if self._on_host + len(segment) <= self.host_capacity:
+                break
+            self._forget_host(other)
+            if not other.on_device:
+                self._let_go(other)
+        return True
+
+    def _let_go(self, segment: EncodedSegment) -> None:
+        """An encoding is nowhere any more but where it is read."""
+        self._segments.pop(segment.key, None)
+        segment.dropped = True
+        self._free_idle(segment)
+        if segment.leases:
+            self._leaving[segment.id] = segment
+
+    def _free_own(self, segment: EncodedSegment) -> None:
+        slots = segment.own.slots
+        if not segment.dropped:
+            self.on_idle(segment, False)
+        self.on_free(segment)
+        segment.own.slots = slots[:0]
+        self._on_device -= len(slots)
+        self.free(slots)
+
+    def _free_copy(self, segment: EncodedSegment, placement: Placement) -> int:
+        del segment.elsewhere[placement.start]
+        self._on_device -= len(placement.slots)
+        self.free(placement.slots)
+        return len(placement.slots)
+
+    def _free_idle(self, segment: EncodedSegment) -> None:
+        """Of a dropped encoding, free what nobody reads."""
+        for placement in [copy for copy in segment.elsewhere.values() if copy.leases == 0]:
+            self._free_copy(segment, placement)
+        if segment.on_device and segment.own.leases == 0:
+            self._free_own(segment)
+
+    def _forget_host(self, segment: EncodedSegment) -> None:
+        if segment.host is not None:
+            self._on_host -= len(segment)
+            segment.host = None
+
+    # Books.
+
+    def summary(self) -> dict[str, Any]:
+        """State and counters since start, as JSON-safe values."""
+        counters = self.statistics
+        return {
+            "segments": len(self._segments),
+            "tokens": self._on_device,
+            "capacity_tokens": self.capacity,
+            "leased_tokens": self._leased,
+            "host_tokens": self._on_host,
+            "stored": counters.stored,
+            "evicted": counters.evicted,
+            "placed_tokens": counters.placed_tokens,
+            "copied_tokens": counters.copied_tokens,
+            "hits": counters.hits,
+            "refused": counters.refused,
+        }
+
+    def slots(self) -> list[torch.Tensor]:
+        """Of everything on the device."""
+        return [placement.slots for segment in self for placement in _placements(segment)]
+
+    def check_integrity(self) -> None:
+        """See that the books agree with what there is.
+
+        Raises:
+            IntegrityError: naming what is wrong.
+        """
+        held: list[int] = []
+        leased = on_host = 0
+        for segment in self:
+            for placement in _placements(segment):
+                held += placement.slots.tolist()
+                if placement.leases:
+                    leased += len(segment)
+                if len(placement.slots) not in (0, len(segment)):
+                    raise IntegrityError(f"{segment.key} has {len(placement.slots)} slots")
+            on_host += len(segment) if segment.host is not None else 0
+            if segment.dropped and not segment.leases:
+                raise IntegrityError(f"{segment.key} is dropped and read by nobody, and still there")
+            if not segment.dropped and not segment.on_device and segment.host is None:
+                raise IntegrityError(f"{segment.key} is nowhere")
+        for what, booked, found in (
+            ("tokens on the device", self._on_device, len(held)),
+            ("tokens that are read", self._leased, leased),
+            ("tokens on the host", self._on_host, on_host),
+            ("distinct slots", len(set(held)), len(held)),
+        ):
+            if booked != found:
+                raise IntegrityError(f"{what}: {booked} in the books, {found} in the store")
+        if self._on_device > self.capacity:
+            raise IntegrityError(f"{self._on_device} tokens on the device, of {self.capacity}")
+
+
+def _placements(segment: EncodedSegment) -> Iterable[Placement]:
+    return (segment.own, *segment.elsewhere.values())
+
+
+def copy_of(piece: Piece[EncodedSegment], slots: torch.Tensor) -> Move:
+    """The copy that fills a request's own slots with a piece that found no room in the store."""
+    segment = piece.source
+    assert segment is not None
+    delta = piece.position - piece.offset - segment.own.start
+    if segment.on_device:
+        return Move(slots, segment.own.slots[piece.offset : piece.offset + len(piece)], delta)
+    assert segment.host is not None
+    return Move(slots, segment.host, delta, piece.offset)

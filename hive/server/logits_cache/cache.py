@@ -1,0 +1,396 @@
+"""The Logits Cache as the scheduler uses it: replay on arrival, record while decoding, see off at the end."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hive.server.integrity import expect
+from hive.server.logits_cache.distinct import DistinctSample
+from hive.server.logits_cache.distinct_trees import DistinctTrees
+from hive.server.logits_cache.hotspot import HotspotRule
+from hive.server.logits_cache.in_flight import PATIENCE, InFlight
+from hive.server.logits_cache.policies import Distinct, Hotspot, Policy, Prefetched, Stepwise
+from hive.server.logits_cache.replay import Replay, Stop, Verdict
+from hive.server.logits_cache.sampling import SamplingRule, derive_seed, uniform
+from hive.server.logits_cache.statistics import MAX_TEMPERATURES, CacheStatistics, ratios
+from hive.server.logits_cache.trie import LogitsTrie, Node, PrefixHash, Writer
+
+DISTINCT_SHARE = 1 / 16
+"""Part of the byte budget that remembers which outputs distinct samples took."""
+
+MAX_PREFETCHED = 1024
+"""Next samples that are replayed ahead of their requests, and kept, at the most."""
+
+MAX_PREFETCHED_TOKENS = 2**17
+"""Tokens of all of them together, at the most."""
+
+
+@dataclass(slots=True)
+class CachedRequest:
+    """What the cache knows of one request in flight."""
+
+    namespace: str
+    rule: SamplingRule
+    seed: int
+    prompt: Sequence[int]
+    policy: Literal["stepwise", "hotspot", "distinct"] = "stepwise"
+    hotspot: HotspotRule = field(default_factory=HotspotRule)
+    ending: str = ""
+    """Whatever decides where an output ends: distinct samples are told apart within it."""
+    next_seed: int | None = None
+    """Seed of the state's next sample, if it can be known."""
+    epoch: int = -1
+    """The cache's epoch when the request was looked up: rows of older weights are not written back."""
+    writer: Writer | None = None
+    """Once something was recorded."""
+    sample: DistinctSample | None = None
+    computes: bytes | None = None
+    """The state whose row the model computes for this request."""
+    awaits: bytes | None = None
+    """The state where this request waits: for a row that is computed for another one, or for earlier samples."""
+    patience: int = 0
+    """Loops that it will still wait for a row."""
+    followed: bool = False
+    """Whether it ever waited so."""
+    _walk: PrefixHash | None = None
+    _walked: int = 0
+    _prefix: PrefixHash | None = None
+    _entry: bytes | None = None
+    _outputs: bytes | None = None
+
+    def entry(self) -> bytes:
+        """The digest of the request's first state."""
+        if self._entry is None:
+            self._entry = self.prefix().digest()
+        return self._entry
+
+    def prefix(self) -> PrefixHash:
+        """The running digest at the request's first state; to be copied."""
+        if self._prefix is None:
+            self._prefix = PrefixHash(self.namespace, self.prompt)
+        return self._prefix
+
+    def state(self, output: Sequence[int]) -> bytes:
+        """The digest of the state after an output, which only grows."""
+        if self._walk is None:
+            self._walk = self.prefix().copy()
+        for token in output[self._walked :]:
+            self._walk.push(token)
+        self._walked = len(output)
+        return self._walk.digest()
+
+    def outputs(self) -> bytes:
+        """The digest of the set of outputs that a distinct sample is drawn from."""
+        if self._outputs is None:
+            kind = f"{len(self.ending)}:{self.ending}{self.namespace}"
+            self._outputs = PrefixHash(kind, self.prompt).digest()
+        return self._outputs
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """The next sample of a state, replayed before anyone asked."""
+
+    replay: Replay
+    tokens: list[int] = field(default_factory=list)
+
+
+_Key = tuple[bytes, SamplingRule, int]
+
+
+class LogitsCache:
+    """Trie, policies and counters in one place; knows nothing of the engine.
+
+    Not thread-safe: it lives on the scheduler's thread.
+    """
+
+    def __init__(self, capacity_bytes: int) -> None:
+        remembered = max(1, int(capacity_bytes * DISTINCT_SHARE))
+        self.trie = LogitsTrie(max(1, capacity_bytes - remembered))
+        self.distinct = DistinctTrees(remembered)
+        self.capacity_bytes = capacity_bytes
+        self.budget_bytes = capacity_bytes
+        """What the host's memory allows at the moment, up to the capacity."""
+        self.statistics = CacheStatistics()
+        self.epoch = 0
+        self.in_flight = InFlight()
+        self._ahead: OrderedDict[_Key, _Ahead] = OrderedDict()
+        self._ahead_tokens = 0
+        self._pending: deque[_Key] = deque()
+
+    @property
+    def nbytes(self) -> int:
+        return self.trie.nbytes + self.distinct.nbytes
+
+    def limit(self, budget_bytes: int) -> int:
+        """Keep within a budget, up to the capacity, until told otherwise; the bytes that had to go."""
+        before = self.nbytes
+        self.budget_bytes = min(budget_bytes, self.capacity_bytes)
+        self.distinct.resize(int(self.budget_bytes * DISTINCT_SHARE))
+        # What the other part does not use at the moment is the trie's, or it would shrink with nothing amiss.
+        most = self.capacity_bytes - int(self.capacity_bytes * DISTINCT_SHARE)
+        self.trie.resize(min(most, self.budget_bytes - self.distinct.nbytes))
+        self.statistics.bytes_given_up += before - self.nbytes
+        return before - self.nbytes
+
+    def begin(self, request: CachedRequest) -> Replay:
+        """Look a new request up; its replay is then run, in slices, and :meth:`concluded`."""
+        entry = request.entry()
+        node = self.trie.find(entry)
+        request.epoch = self.epoch
+        self.statistics.lookups += 1
+        self.statistics.policies[request.policy] += 1
+        return Replay(node, self._policy(request, entry))
+
+    def _policy(self, request: CachedRequest, entry: bytes) -> Policy:
+        position = len(request.prompt) - 1
+        match request.policy:
+            case "hotspot":
+                return Hotspot(request.rule, request.seed, position, request.hotspot)
+            case "distinct":
+                seed = derive_seed("whom to follow", request.seed)
+                request.sample = self.distinct.sample(
+                    request.outputs(), request.rule, lambda depth: uniform(seed, position + depth)
+                )
+                return Distinct(request.sample, request.seed, position)
+        ahead = self._ahead.pop((entry, request.rule, request.seed), None)
+        if ahead is None:
+            return Stepwise(request.rule, request.seed, position)
+        self._ahead_tokens -= len(ahead.tokens)
+        self.statistics.prefetch_hits += 1
+        self.statistics.prefetch_hit_tokens += len(ahead.tokens)
+        return Prefetched(ahead.tokens, Stepwise(request.rule, request.seed, position))
+
+    def run(
+        self,
+        replay: Replay,
+        request: CachedRequest,
+        output: Sequence[int],
+        take: Callable[[int, Node], Verdict],
+        limit: int,
+    ) -> None:
+        """One slice of a replay; see :meth:`Replay.run`. ``output`` is what ``take`` appends to.
+
+        A replay has not stopped where the model computes the next row for another request, nor where a distinct sample
+        must stay behind an earlier one: it goes on in a later slice.
+        """
+        started = time.perf_counter()
+        if request.awaits is None or self._arrived(replay, request):
+            replay.run(take, limit)
+            self._drop_if_corrupt(replay)
+            if self._pauses(replay, request, output):
+                replay.stop = None
+                request.awaits, request.patience = request.state(output), PATIENCE
+        self.statistics.replay_seconds += time.perf_counter() - started
+
+    def _pauses(self, replay: Replay, request: CachedRequest, output: Sequence[int]) -> bool:
+        """Whether a replay that has stopped shall go on later."""
+        match replay.stop:
+            case Stop.UNKNOWN | Stop.DIVERGED:
+                # A hotspot replay follows one output: it has no use for a single row.
+                coming = request.policy != "hotspot" and request.state(output) in self.in_flight
+                return coming or _blocked(request)
+            case Stop.UNDECIDED | Stop.CORRUPT:
+                return _blocked(request)
+        return False
+
+    def _drop_if_corrupt(self, replay: Replay) -> None:
+        """A row that is not what was recorded leaves; whoever came upon it has it computed, and recorded again."""
+        if replay.stop is Stop.CORRUPT and replay.node is not None:
+            self.trie.drop_corrupt(replay.node)
+
+    def _arrived(self, replay: Replay, request: CachedRequest) -> bool:
+        """Whether the row that a request waits for is there; its replay stops if it will not come."""
+        assert request.awaits is not None
+        node = self.trie.find(request.awaits)
+        if node is not None:
+            self.statistics.followed += not request.followed
+            request.followed = True
+            request.awaits = None
+            replay.resume(node)
+        elif _blocked(request):
+            pass  # The model may not be asked, even if the row never comes.
+        elif request.patience and request.awaits in self.in_flight:
+            request.patience -= 1
+        else:
+            request.awaits = None
+            replay.stop = Stop.DIVERGED if replay.tokens else Stop.UNKNOWN
+        return node is not None
+
+    def queued(self, request: CachedRequest, output: Sequence[int]) -> None:
+        """A request goes to the model, which computes the row after its output for it."""
+        if request.epoch == self.epoch:
+            self._computes(request, request.state(output))
+
+    def _computes(self, request: CachedRequest, state: bytes | None) -> None:
+        if request.computes is not None:
+            self.in_flight.discard(request.computes)
+        request.computes = state
+        if state is not None:
+            self.in_flight.add(state)
+
+    def concluded(self, replay: Replay) -> None:
+        """A replay has stopped: count it and what it used."""
+        assert replay.stop is not None
+        self.trie.touch(replay.path or ())
+        if isinstance(replay.policy, Hotspot):
+            self.statistics.hotspot_divergence += replay.policy.divergence
+        counts = self.statistics
+        counts.hits += replay.tokens > 0
+        counts.served_whole += replay.stop is Stop.FINISHED
+        counts.tokens_replayed += replay.tokens
+        counts.stops[replay.stop.value] += 1
+
+    def record(self, request: CachedRequest, output: Sequence[int], row: bytes | None) -> None:
+        """Keep the packed distribution that the last token of ``output`` was drawn from; None for one that cannot
+        be replayed.  Rows of weights that were replaced meanwhile are not kept."""
+        if row is None or request.epoch != self.epoch:
+            self._computes(request, None)
+            return
+        if request.writer is None:
+            request.writer = Writer(self.trie, request.prefix().copy())
+        request.writer.write(len(output) - 1, output, row)
+        self.statistics.tokens_recorded += 1
+        self._computes(request, request.state(output))
+
+    def depart(self, request: CachedRequest, output: Sequence[int], *, ended: bool, replayed: int) -> None:
+        """A request is over.
+
+        ``ended`` says that the output is whole (finish reason stop or length): only then is it used up for distinct
+        sampling.  ``replayed`` of its tokens came from the cache.
+        """
+        if request.writer is not None and request.epoch == self.epoch:
+            request.writer.close()
+        request.writer = None
+        self._computes(request, None)
+        if request.sample is not None:
+            request.sample.finish(ended)
+            request.sample = None
+        self._count(request.rule.temperature, replayed, len(output) - replayed)
+        if ended and request.next_seed is not None and request.policy == "stepwise":
+            self._prefetch_later(request, request.next_seed)
+
+    def _count(self, temperature: float, replayed: int, generated: int) -> None:
+        known = self.statistics.by_temperature
+        key = round(temperature, 4)
+        if key not in known and len(known) >= MAX_TEMPERATURES:
+            key = min(known, key=lambda other: abs(other - key))
+        counts = known.setdefault(key, Counter())
+        counts["tokens_replayed"] += replayed
+        counts["tokens_generated"] += generated
+
+    def _prefetch_later(self, request: CachedRequest, seed: int) -> None:
+        entry = request.entry()
+        node = self.trie.find(entry)
+        key = (entry, request.rule, seed)
+        if node is None or key in self._ahead:
+            return
+        policy = Stepwise(request.rule, seed, len(request.prompt) - 1)
+        self._ahead[key] = _Ahead(Replay(node, policy, keep_path=False))
+        self._pending.append(key)
+        while len(self._ahead) > MAX_PREFETCHED or self._ahead_tokens > MAX_PREFETCHED_TOKENS:
+            _, oldest = self._ahead.popitem(last=False)
+            self._ahead_tokens -= len(oldest.tokens)
+        while len(self._pending) > MAX_PREFETCHED:
+            self._pending.popleft()
+
+    @property
+    def prefetching(self) -> bool:
+        """Whether there is something to replay ahead."""
+        return bool(self._pending)
+
+    def prefetch(self, limit: int) -> None:
+        """Replay next samples of known states ahead of their requests, ``limit`` tokens at most (paper, 6.3)."""
+        started = time.perf_counter()
+        while self._pending and limit > 0:
+            ahead = self._ahead.get(self._pending[0])
+            if ahead is None or ahead.replay.stop is not None:
+                self._pending.popleft()
+                continue
+            before = ahead.replay.tokens
+
+            def take(token: int, _node: Node, tokens: list[int] = ahead.tokens) -> Verdict:
+                tokens.append(token)
+                return Verdict.GOES_ON
+
+            ahead.replay.run(take, limit)
+            self._drop_if_corrupt(ahead.replay)
+            done = ahead.replay.tokens - before
+            self._ahead_tokens += done
+            self.statistics.prefetched_tokens += done
+            limit -= max(1, done)
+            if ahead.replay.stop is not None:
+                self.statistics.prefetched += 1
+                self._pending.popleft()
+        self.statistics.prefetch_seconds += time.perf_counter() - started
+
+    def bypass(self, reason: str) -> None:
+        """Count a request that the cache cannot serve."""
+        self.statistics.bypassed[reason] += 1
+
+    def flush(self) -> None:
+        """Forget every distribution: the weights changed, or the operator asked."""
+        self.trie.clear()
+        self.distinct.clear()
+        self.in_flight.clear()
+        self._ahead.clear()
+        self._ahead_tokens = 0
+        self._pending.clear()
+        self.epoch += 1
+        self.statistics.flushes += 1
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError unless all books balance."""
+        self.trie.check_integrity()
+        self.distinct.check_integrity()
+        expect(len(self._ahead) <= MAX_PREFETCHED, "too much ahead")
+        expect(self._ahead_tokens == sum(len(ahead.tokens) for ahead in self._ahead.values()), "tokens ahead")
+
+    def summary(self) -> dict[str, Any]:
+        """Counters and sizes as JSON-safe values."""
+        counts = self.statistics
+        summary = {
+            "lookups": counts.lookups,
+            "hits": counts.hits,
+            "served_whole": counts.served_whole,
+            "tokens_replayed": counts.tokens_replayed,
+            "tokens_recorded": counts.tokens_recorded,
+            "rows_corrupt": self.trie.corrupt_rows,
+            "followed": counts.followed,
+            "flushes": counts.flushes,
+            "prefetched": counts.prefetched,
+            "prefetch_hits": counts.prefetch_hits,
+            "prefetched_tokens": counts.prefetched_tokens,
+            "prefetch_saved_seconds": round(
+                counts.prefetch_seconds * counts.prefetch_hit_tokens / max(1, counts.prefetched_tokens), 6
+            ),
+            "hotspot_nats": round(counts.hotspot_divergence, 6),
+            "replay_seconds": round(counts.replay_seconds, 6),
+            "record_seconds": round(counts.record_seconds, 6),
+            "prefetch_seconds": round(counts.prefetch_seconds, 6),
+            "stops": dict(counts.stops),
+            "policies": dict(counts.policies),
+            "bypassed": dict(counts.bypassed),
+            "by_temperature": {
+                str(key): dict(tokens) for key, tokens in sorted(counts.by_temperature.items())
+            },
+            "nodes": len(self.trie),
+            "bytes": self.nbytes,
+            "row_bytes": self.trie.nbytes,
+            "capacity_bytes": self.capacity_bytes,
+            "budget_bytes": self.budget_bytes,
+            "bytes_given_up": counts.bytes_given_up,
+            "evicted_nodes": self.trie.evicted_nodes,
+            "distinct_states": len(self.distinct),
+            "distinct_forgotten": self.distinct.forgotten,
+        }
+        return summary | ratios(summary)
+
+
+def _blocked(request: CachedRequest) -> bool:
+    """Whether it is a distinct sample that must stay behind an earlier one."""
+    return request.sample is not None and request.sample.blocked

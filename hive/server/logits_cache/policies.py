@@ -1,0 +1,179 @@
+"""How a replayed request chooses its next token (the ``replay`` field of a request's tag).
+
+``stepwise`` draws every token anew from its kept distribution, exactly as the model's sampler would (paper, Algorithm
+1).  ``hotspot`` keeps the tokens of an earlier output where the model was sure (paper, section 6.2; approximate).
+``distinct`` draws without replacement: no two outputs of a state have the same tokens (ours).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Protocol
+
+from hive.server.logits_cache.distinct import DistinctSample, Way
+from hive.server.logits_cache.head import MIN_PROBABILITY
+from hive.server.logits_cache.hotspot import HotspotRule, row_uncertainty, select
+from hive.server.logits_cache.packing import CorruptRowError, unpack
+from hive.server.logits_cache.residual import Drawn
+from hive.server.logits_cache.sampling import DrawTable, SamplingRule, uniform
+from hive.server.logits_cache.trie import Node
+
+LARGEST_CACHED_ROW = 4096
+"""Bytes of a row whose table is kept: whole rows would fill the memory."""
+
+
+@lru_cache(maxsize=1024)
+def _table(row: bytes, rule: SamplingRule) -> DrawTable:
+    """States are resampled again and again: the second draw from a row costs a tenth of the first."""
+    return DrawTable(unpack(row), rule)
+
+
+def draw_table(node: Node, rule: SamplingRule) -> DrawTable:
+    """What a draw from a node under a rule needs."""
+    if len(node.row) > LARGEST_CACHED_ROW:
+        return DrawTable(node.head, rule)
+    return _table(node.row, rule)
+
+
+class Policy(Protocol):
+    """One request's choices along its way through the trie."""
+
+    def prepare(self, node: Node, limit: int) -> int:
+        """Look ahead from ``node`` before a token is chosen there, at ``limit`` nodes at most.
+
+        Returns the number of nodes looked at; ``limit`` says that there may be more to do.
+        """
+
+    def draw(self, node: Node) -> int | None:
+        """The next token, or None where the kept head does not decide it, or not yet."""
+
+    def advance(self) -> None:
+        """The token drawn last was taken."""
+
+
+class Stepwise:
+    """One uniform number per step, inverse CDF over the kept head."""
+
+    def __init__(self, rule: SamplingRule, seed: int, position: int) -> None:
+        """``position`` is the index of the last token of the state that replay enters at."""
+        self._rule, self._seed, self._position = rule, seed, position
+
+    def prepare(self, node: Node, limit: int) -> int:
+        return 0
+
+    def draw(self, node: Node) -> int | None:
+        return draw_table(node, self._rule).draw(uniform(self._seed, self._position))
+
+    def advance(self) -> None:
+        self._position += 1
+
+
+class Prefetched:
+    """Takes tokens that were drawn ahead of the request, and goes on step-wise after them."""
+
+    def __init__(self, tokens: list[int], stepwise: Stepwise) -> None:
+        self._tokens, self._stepwise = iter(tokens), stepwise
+
+    def prepare(self, node: Node, limit: int) -> int:
+        return 0
+
+    def draw(self, node: Node) -> int | None:
+        token = next(self._tokens, None)
+        return self._stepwise.draw(node) if token is None else token
+
+    def advance(self) -> None:
+        self._stepwise.advance()
+
+
+class Hotspot:
+    """Keeps the tokens of the first output that was recorded here, except at its hotspots."""
+
+    def __init__(self, rule: SamplingRule, seed: int, position: int, policy: HotspotRule) -> None:
+        self._rule, self._policy = rule, policy
+        self._stepwise = Stepwise(rule, seed, position)
+        self._ahead: list[Node] = []
+        self._scanned = False
+        self._on_path: set[int] = set()
+        self._hot: set[int] = set()
+        self.divergence = 0.0
+        """KL(hotspot || exact) in nats over the tokens replayed; see
+        :func:`~hive.server.logits_cache.hotspot.kl_divergence`, of whose sum each replay is one sample.  A kept token
+        that is beyond its row's head counts as one of the least likely inside it."""
+
+    def prepare(self, node: Node, limit: int) -> int:
+        if self._scanned:
+            if id(node) in self._on_path:
+                return 0
+            # A resampled token led to another branch that is known, too: follow that one from here.
+            self._ahead, self._scanned = [], False
+        done = 0
+        last = self._ahead[-1] if self._ahead else None
+        following: Node | None = node if last is None else next(iter(last.children), None)
+        while following is not None and done < limit:
+            known, temperature = following.uncertainty, self._rule.temperature
+            if known is None or known[0] != temperature:
+                try:
+                    head = following.head
+                except CorruptRowError:
+                    if following is node:
+                        raise
+                    # The walk will find out when it gets there: what is known ends here.
+                    following = None
+                    break
+                following.uncertainty = temperature, row_uncertainty(head, temperature)
+            self._ahead.append(following)
+            done += 1
+            following = next(iter(following.children), None)
+        if following is None:
+            self._finish_scan()
+            return min(done, max(limit - 1, 0))
+        return done
+
+    def _finish_scan(self) -> None:
+        chosen = select(
+            [node.uncertainty[1] if node.uncertainty else 0.0 for node in self._ahead], self._policy
+        )
+        self._on_path = {id(node) for node in self._ahead}
+        self._hot = {id(node) for node, hot in zip(self._ahead, chosen.tolist(), strict=True) if hot}
+        self._scanned = True
+
+    def draw(self, node: Node) -> int | None:
+        cached = next(iter(node.children), None)
+        if cached is None or id(node) in self._hot:
+            return self._stepwise.draw(node)
+        probability = draw_table(node, self._rule).probability(cached.token)
+        # A token that the rule forbids (recorded under another one) cannot be kept.
+        if probability == 0.0:
+            return self._stepwise.draw(node)
+        self.divergence -= math.log(MIN_PROBABILITY if probability is None else probability)
+        return cached.token
+
+    def advance(self) -> None:
+        self._stepwise.advance()
+
+
+class Distinct:
+    """Leaves out what earlier samples of the state used up."""
+
+    def __init__(self, sample: DistinctSample, seed: int, position: int) -> None:
+        self._sample, self._seed, self._position = sample, seed, position
+        self._drawn: Drawn | None = None
+
+    def prepare(self, node: Node, limit: int) -> int:
+        return 0
+
+    def draw(self, node: Node) -> int | None:
+        match self._sample.way:
+            case Way.WAITS:
+                self._drawn = None
+            case Way.LEAVES:
+                self._drawn = self._sample.draw(node.head, uniform(self._seed, self._position))
+            case int() as token:
+                self._drawn = self._sample.following(token)
+        return None if self._drawn is None else self._drawn.token
+
+    def advance(self) -> None:
+        assert self._drawn is not None
+        self._sample.advance(*self._drawn)
+        self._position += 1

@@ -1,0 +1,130 @@
+"""Checks of ``/hive/prefill`` and ``/hive/decode``: everything that can be seen without knowing the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hive.server.kv_segments.corrector_names import check_corrector
+from hive.server.kv_segments.request import SEGMENTS_FIELD
+from hive.server.request_checks.engine import check_sampling_params
+from hive.server.request_checks.fields import (
+    as_object,
+    check_any_text,
+    check_flag,
+    check_name,
+    check_token_ids,
+)
+from hive.server.request_checks.limits import Limits
+from hive.server.request_tag import RequestError, shown, shown_key
+
+MAX_CALLS = 256
+"""In one list of parallel calls."""
+
+_SHARED = ("parents", "offsets", "new_offset", "id", "lora_path")
+_PREFILL = ("text", "tokens", *_SHARED)
+_DECODE = ("header", "header_tokens", *_SHARED, "sampling_params", "corrector", "stream")
+
+
+def check_prefill(body: Any, limits: Limits) -> None:
+    """Check the body of ``/hive/prefill``.
+
+    Raises:
+        RequestError: naming the field and its rule.
+    """
+    _check_calls(body, limits, "/hive/prefill", _check_prefill)
+
+
+def check_decode(body: Any, limits: Limits) -> None:
+    """Check the body of ``/hive/decode``.
+
+    Raises:
+        RequestError: naming the field and its rule.
+    """
+    _check_calls(body, limits, "/hive/decode", _check_decode)
+
+
+def within(call: str, error: RequestError) -> RequestError:
+    """An error in one call of a list."""
+    return RequestError(f"{call}.{error.field}", error.rule)
+
+
+def _check_calls(
+    body: Any, limits: Limits, route: str, check: Callable[[Mapping[str, Any], Limits], None]
+) -> None:
+    if not limits.kv_segments:
+        raise RequestError("path", f"must not be {route}: the server was started without --hive-kv-segments")
+    fields = as_object("body", body)
+    if "calls" not in fields:
+        check(fields, limits)
+        return
+    for name in fields:
+        if name == "stream" and check is _check_decode:
+            check_flag("stream", fields["stream"], limits)
+        elif name != "calls":
+            raise RequestError(shown_key(name), "must be in the calls, where there are several")
+    calls = fields["calls"]
+    if not isinstance(calls, list) or not 1 <= len(calls) <= MAX_CALLS:
+        raise RequestError("calls", f"must be a list of 1 to {MAX_CALLS} calls, got {shown(calls)}")
+    for at, call in enumerate(calls):
+        try:
+            check(as_object("call", call), limits)
+            if call.get("stream"):
+                raise RequestError("stream", "must be set beside calls: a list is streamed as a whole")
+        except RequestError as error:
+            raise within(f"calls[{at}]", error) from None
+
+
+def _check_prefill(call: Mapping[str, Any], limits: Limits) -> None:
+    _check_fields(call, _PREFILL)
+    _check_own(call, "text", "tokens", limits)
+    _check_shared(call, limits)
+
+
+def _check_decode(call: Mapping[str, Any], limits: Limits) -> None:
+    _check_fields(call, _DECODE)
+    _check_own(call, "header", "header_tokens", limits)
+    _check_shared(call, limits)
+    if call.get("corrector") is not None:
+        check_corrector(call["corrector"], "corrector")
+    if call.get("stream") is not None:
+        check_flag("stream", call["stream"], limits)
+    params = call.get("sampling_params")
+    if params is None:
+        return
+    check_sampling_params("sampling_params", params, limits)
+    if params.get("max_new_tokens") == 0:
+        raise RequestError(
+            "sampling_params.max_new_tokens", "must be at least 1: send what says no more as a prefill"
+        )
+    if params.get("n", 1) != 1:
+        raise RequestError("sampling_params.n", "must be 1: send a list of calls for several messages")
+    if SEGMENTS_FIELD in (params.get("custom_params") or {}):
+        raise RequestError(
+            f"sampling_params.custom_params.{SEGMENTS_FIELD}", "must not be set: messages are what is placed"
+        )
+
+
+def _check_fields(call: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for name in call:
+        if name not in known:
+            raise RequestError(shown_key(name), f"is unknown, the fields are {', '.join(known)}")
+
+
+def _check_own(call: Mapping[str, Any], text: str, tokens: str, limits: Limits) -> None:
+    """A call brings text or tokens of its own, and at least one: what follows is computed from the last of them."""
+    given = [name for name in (text, tokens) if call.get(name) is not None]
+    if len(given) != 1:
+        got = " and ".join(given) or "neither"
+        raise RequestError(text, f"or {tokens} must be given, and only one of them, got {got}")
+    if given == [tokens]:
+        check_token_ids(tokens, call[tokens], limits)
+        return
+    check_any_text(text, call[text], limits)
+    if not call[text]:
+        raise RequestError(text, "must not be empty")
+
+
+def _check_shared(call: Mapping[str, Any], limits: Limits) -> None:
+    if call.get("lora_path") is not None:
+        check_name("lora_path", call["lora_path"], limits)

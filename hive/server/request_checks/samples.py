@@ -1,0 +1,99 @@
+"""Checks of ``/hive/generate``: one prompt, and the samples that are to be drawn of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hive.server.request_checks.batches import check_no_probe, check_segments
+from hive.server.request_checks.engine import check_sampling_params
+from hive.server.request_checks.fields import (
+    as_object,
+    check_any_text,
+    check_flag,
+    check_name,
+    check_token_ids,
+)
+from hive.server.request_checks.limits import Limits
+from hive.server.request_checks.openai import check_dialogue
+from hive.server.request_checks.parameters import SAMPLING_PARAMS
+from hive.server.request_tag import RequestError, RequestTag, shown, shown_key
+
+MAX_SAMPLES = 256
+"""In one request."""
+
+PROMPTS = ("messages", "text", "input_ids")
+_FIELDS = (*PROMPTS, "prefix_ids", "sampling_params", "lora_path", "stream", "samples")
+_OF_A_SAMPLE = ("rid", "sampling_seed", "hive")
+
+
+def check_samples(body: Any, limits: Limits) -> None:
+    """Check the body of ``/hive/generate``.
+
+    Raises:
+        RequestError: naming the field and its rule.
+    """
+    fields = as_object("body", body)
+    _check_known("", fields, _FIELDS)
+    _check_prompt(fields, limits)
+    params = fields.get("sampling_params")
+    if params is not None:
+        check_sampling_params("sampling_params", params, limits)
+        if params.get("n", 1) != 1:
+            raise RequestError("sampling_params.n", "must be 1: each answer is one of the samples")
+        ids = fields.get("input_ids")
+        check_segments("sampling_params.custom_params", params.get("custom_params"), ids, None)
+    if fields.get("lora_path") is not None:
+        check_name("lora_path", fields["lora_path"], limits)
+    if fields.get("stream") is not None:
+        check_flag("stream", fields["stream"], limits)
+    _check_each(fields.get("samples"), limits)
+
+
+def ids_of(body: Mapping[str, Any]) -> list[str]:
+    """The ids that a checked body gives its samples."""
+    return [sample["rid"] for sample in body["samples"] if sample.get("rid") is not None]
+
+
+def _check_prompt(fields: Mapping[str, Any], limits: Limits) -> None:
+    given = [name for name in PROMPTS if fields.get(name) is not None]
+    if len(given) != 1:
+        got = " and ".join(given) or "none of them"
+        raise RequestError(" or ".join(PROMPTS), f"must be given, and only one of them, got {got}")
+    if given == ["messages"]:
+        check_dialogue(fields, limits)
+        return
+    if fields.get("prefix_ids"):
+        raise RequestError("prefix_ids", "must only be given with messages")
+    if given == ["input_ids"]:
+        check_token_ids("input_ids", fields["input_ids"], limits)
+        return
+    check_any_text("text", fields["text"], limits)
+    if not fields["text"]:
+        raise RequestError("text", "must not be empty")
+
+
+def _check_each(samples: Any, limits: Limits) -> None:
+    if not isinstance(samples, list) or not 1 <= len(samples) <= MAX_SAMPLES:
+        raise RequestError("samples", f"must be a list of 1 to {MAX_SAMPLES} samples, got {shown(samples)}")
+    taken: set[str] = set()
+    for at, sample in enumerate(samples):
+        name = f"samples[{at}]"
+        _check_known(f"{name}.", as_object(name, sample), _OF_A_SAMPLE)
+        rid = sample.get("rid")
+        if rid is not None:
+            check_name(f"{name}.rid", rid, limits)
+            check_no_probe(rid, f"{name}.rid")
+            if rid in taken:
+                raise RequestError(f"{name}.rid", f"must not be that of another sample, got {shown(rid)}")
+            taken.add(rid)
+        if sample.get("sampling_seed") is not None:
+            SAMPLING_PARAMS["sampling_seed"](f"{name}.sampling_seed", sample["sampling_seed"], limits)
+        if sample.get("hive") is not None:
+            RequestTag.parse(sample["hive"], f"{name}.hive")
+
+
+def _check_known(prefix: str, fields: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for name in fields:
+        if name not in known:
+            raise RequestError(f"{prefix}{shown_key(name)}", f"is unknown, the fields are {', '.join(known)}")

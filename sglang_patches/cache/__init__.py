@@ -1,0 +1,1 @@
+"""Radix caches that know the agent behind every request, and the segment store beside them."""

@@ -1,0 +1,359 @@
+"""A radix cache that knows the agent behind every request, and evicts by a policy of :mod:`hive.server.eviction`.
+
+The mixin :class:`AgentAware` is shared with :mod:`sglang_patches.cache.hiradix_cache`, which has a second tier.
+Reuse is counted once per request, when it first enters the tree: until then its last node is the one its prefix
+matched at admission, and ``match_prefix``, which the queue calls again and again, is not a use.
+
+What a request then stores may be in the tree already: two of one batch match nothing and compute the same, and the
+second one's slots are freed.  That is no hit, but the second goes on from the first one's nodes: they are no longer
+of one session.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, EvictResult
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+from sglang.srt.mem_cache.evict_policy import EvictionStrategy
+from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey, TreeNode
+
+from hive.server.agents.registry import OTHER, AgentRegistry
+from hive.server.eviction.base import EvictionPolicy, Weigh
+from hive.server.eviction.book import ResidencyBook, Use
+from hive.server.eviction.contribution import ContributionPolicy
+from hive.server.eviction.density import DensityPolicy, DensitySettings
+from hive.server.eviction.leaves import LeafIndex
+from hive.server.eviction.node import NodeRecord
+from hive.server.integrity import IntegrityError
+from sglang_patches.contract.releases import current
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req
+
+ENGINE_POLICIES = ("lru", "lfu", "slru")
+"""Policies that are SGLang's own; Hive's caches then only keep the books."""
+
+BATCH_SHARE = 100
+"""A batch is one part in so many of the pool."""
+
+
+def policy_of(name: str, agents: AgentRegistry, settings: DensitySettings) -> EvictionPolicy | None:
+    """The policy of ``--hive-eviction``; None for SGLang's own."""
+    match name:
+        case "paper":
+            return ContributionPolicy(agents.window.score)
+        case "density":
+            return DensityPolicy(agents.window.score, settings)
+        case _:
+            return None
+
+
+class WorthStrategy(EvictionStrategy):  # type: ignore[misc]
+    """A policy as SGLang's heaps see it; they evict from the host, and write back."""
+
+    def __init__(self, cache: AgentAware) -> None:
+        self._cache = cache
+
+    def get_priority(self, node: TreeNode) -> tuple[float, int, int]:
+        return (self._cache.worth_of(node), self._cache.record_of(node).used, node.id)
+
+
+class AgentAware(current().storing):  # type: ignore[misc]
+    """The mixin: records on nodes, and eviction by a policy."""
+
+    def __init__(
+        self,
+        params: CacheInitParams,
+        *args: Any,
+        agents: AgentRegistry,
+        policy: EvictionPolicy | None,
+    ) -> None:
+        self.agents = agents
+        self.policy = policy
+        self._release = current()
+        self.book = ResidencyBook(policy)
+        self.evictions = 0
+        self.eviction_seconds = 0.0
+        self._nobody = Use(OTHER, None)
+        self._storing: Use | None = None
+        """Whose KV is being put into the tree; None for a health check, too."""
+        self._weigh: Weigh | None = None
+        self._weighed: dict[int, float] = {}
+        """By id, during an eviction of SGLang's."""
+        super().__init__(params, *args)
+        if policy is not None:
+            self.evictable_leaves: Any = LeafIndex(policy)
+            self.eviction_strategy: EvictionStrategy = WorthStrategy(self)
+
+    def reset(self) -> None:
+        super().reset()
+        self.book.flushed()
+
+    def end_session(self, session: str) -> None:
+        """A run is over: what it alone used goes first."""
+        ended = self.book.end_session(session)
+        if ended is not None and isinstance(self.evictable_leaves, LeafIndex):
+            self.evictable_leaves.session_ended(ended)
+
+    def summary(self) -> dict[str, Any]:
+        """State and counters since start, as JSON-safe values."""
+        return {
+            "policy": self.policy.name if self.policy else self.eviction_policy,
+            "capacity_tokens": self.token_to_kv_pool_allocator.size,
+            "admissions": self.book.clock,
+            "evictions": self.evictions,
+            "eviction_seconds": self.eviction_seconds,
+            "resident_tokens": self.book.resident.total(),
+            "evicted_tokens": sum(total.evicted for total in self.book.totals.values()),
+        }
+
+    def worth_of(self, node: TreeNode) -> float:
+        """What one node is worth."""
+        known = self._weighed.get(node.id)
+        return known if known is not None else self._worths([node], self._weigh or self._weighing())[0]
+
+    @contextmanager
+    def weighed(self, nodes: Collection[TreeNode]) -> Iterator[None]:
+        """For SGLang's heaps, which ask for one node after the other: what all of them are worth, at once."""
+        # Eviction from the device may write to the host, and make room there first.
+        before = self._weigh, self._weighed
+        self._weigh = weigh = self._weighing()
+        self._weighed = dict(zip((node.id for node in nodes), self._worths(nodes, weigh), strict=True))
+        try:
+            yield
+        finally:
+            self._weigh, self._weighed = before
+
+    def _weighing(self) -> Weigh:
+        assert self.policy is not None
+        return self.policy.weighing(self.book.clock, self.book.shares())
+
+    def _worths(self, nodes: Collection[TreeNode], weigh: Weigh) -> list[float]:
+        assert self.policy is not None
+        records = [self.record_of(node) for node in nodes]
+        classes = np.array([self.policy.class_of(record) for record in records], np.int32)
+        used = np.array([record.used for record in records], np.int64)
+        worths: list[float] = weigh(classes, used).tolist()
+        return worths
+
+    def check_integrity(self) -> None:
+        """See that the books agree with the tree, node by node: for tests, and for whoever hunts a leak.
+
+        Raises:
+            IntegrityError: naming what is wrong, and where.
+        """
+        nodes = subtree(self.root_node)[1:]
+        for node in nodes:
+            self._check_node(node)
+        kept = [node for node in nodes if node.value is not None]
+        free = [node for node in kept if node.lock_ref == 0]
+        leaves = [node for node in free if all(child.value is None for child in node.children.values())]
+        resident: Counter[str] = Counter()
+        held: Counter[str] = Counter()
+        for node in kept:
+            resident[node.hive.producer] += len(node.value)
+            held[node.hive.agent] += len(node.value)
+        evictable = sum(len(node.value) for node in free)
+        protected = resident.total() - evictable
+        for other in self._beside_the_tree():
+            resident[other.hive.producer] += len(other)
+            held[other.hive.agent] += len(other)
+            if not other.own.leases and isinstance(self.evictable_leaves, LeafIndex):
+                leaves.append(other)
+        for what, booked, found in (
+            ("evictable tokens", self.evictable_size_, evictable),
+            ("protected tokens", self.protected_size_, protected),
+            ("evictable leaves", _ids(self.evictable_leaves), _ids(leaves)),
+            ("resident tokens by agent", dict(self.book.resident), dict(resident)),
+            ("resident tokens by last user", dict(self.book.held), dict(held)),
+        ):
+            if booked != found:
+                raise IntegrityError(f"{what}: {booked} in the books, {found} in the tree")
+        if isinstance(self.evictable_leaves, LeafIndex) and (stale := self.evictable_leaves.outdated()):
+            raise IntegrityError(f"leaves that have changed since they were indexed: {_ids(stale)}")
+
+    def _beside_the_tree(self) -> Collection[Any]:
+        """Encoded segments that are on the device and in the books; a cache without a segment store has none."""
+        return ()
+
+    def _check_node(self, node: TreeNode) -> None:
+        """Raise IntegrityError unless a node is well-formed."""
+        record: NodeRecord | None = getattr(node, "hive", None)
+        page = self.page_size
+        for wrong, problem in (
+            (node.parent.children.get(node.key.child_key(page)) is not node, "is not its parent's child"),
+            (len(node.key) == 0 or len(node.key) % page != 0, f"has {len(node.key)} tokens: no whole pages"),
+            (node.value is not None and len(node.value) != len(node.key), "has fewer slots than tokens"),
+            (record is None and node.value is not None, "is on the device without a record"),
+            (
+                record is not None and record.on_device != (node.value is not None),
+                "is not where its record says",
+            ),
+            (node.value is not None and node.parent.value is None, "is on the device without its parent"),
+        ):
+            if wrong:
+                raise IntegrityError(f"node {node.id} {problem}")
+
+    # Requests enter the tree, and leave.
+
+    @contextmanager
+    def storing_for(self, req: Req) -> Iterator[None]:
+        """What enters the tree is the request's, and its use of its prefix is counted."""
+        self._storing = self._admit(req)
+        try:
+            yield
+        finally:
+            self._storing = None
+
+    def _admit(self, req: Req) -> Use | None:
+        """Count a request's use of its prefix, the first time it is seen; who it is, None for a health check."""
+        attached = getattr(req, "hive", None)
+        if attached is None:
+            return None
+        use: Use | None = attached.use
+        if use is None:
+            use = attached.use = self.book.use(self.agents.profile(attached.agent).name, attached.session)
+            self.agents.reused(use.agent, self.book.admit(use, self._path(req)))
+        return use
+
+    def _path(self, req: Req) -> list[tuple[NodeRecord, int]]:
+        """What an admitted request found, each with its tokens: nodes of the tree, the deepest first."""
+        path = []
+        node = req.last_node
+        while node is not None and node is not self.root_node:
+            path.append((self.record_of(node), len(node.key)))
+            node = node.parent
+        return path
+
+    # Nodes of the tree.
+
+    def record_of(self, node: TreeNode) -> NodeRecord:
+        """What is known of a node; of one that a storage tier brought straight to the host, nothing yet."""
+        record: NodeRecord | None = getattr(node, "hive", None)
+        if record is None:
+            record = node.hive = NodeRecord(OTHER, OTHER, self.book.clock, None, on_device=False)
+        return record
+
+    def _update_leaf_status(self, node: TreeNode) -> None:
+        # Upstream calls this for every node that is new, or is on the device again.
+        if node.value is not None and node is not self.root_node:
+            if not self._release.on_host(node) and getattr(node, "hive", None) is None:
+                node.hive = self.book.stored(self._storing or self._nobody, len(node.key))
+            elif not (record := self.record_of(node)).on_device:
+                self.book.returned(record, len(node.key), self._storing)
+        super()._update_leaf_status(node)
+
+    def _inc_hit_count(self, node: TreeNode, *args: Any, **kwargs: Any) -> None:
+        # Upstream calls this for every node on the device that insertion passes; a new one may have no record yet.
+        record: NodeRecord | None = getattr(node, "hive", None)
+        if (
+            self._storing is not None
+            and record is not None
+            and record.session is not None
+            and record.session is not self._storing.session
+        ):
+            # The request has locked no more than it matched, and in the index a record may not change.
+            indexed = node in self.evictable_leaves
+            self.evictable_leaves.discard(node)
+            self.book.joined(record, self._storing)
+            if indexed:
+                self.evictable_leaves.add(node)
+        super()._inc_hit_count(node, *args, **kwargs)
+
+    def _split_node(self, key: RadixKey, child: TreeNode, split_len: int) -> TreeNode:
+        prefix = super()._split_node(key, child, split_len)
+        prefix.hive = self.record_of(child).split()
+        return prefix
+
+    def _delete_leaf(self, node: TreeNode) -> None:
+        self.book.evicted(node.hive, len(node.key))
+        super()._delete_leaf(node)
+
+    # Eviction.
+
+    def evict(self, params: EvictParams) -> EvictResult:
+        started = time.perf_counter()
+        if not isinstance(self.evictable_leaves, LeafIndex) or self._engine_evicts():
+            result = super().evict(params)
+        else:
+            result = EvictResult(num_tokens_evicted=self._evict(self.evictable_leaves, params.num_tokens))
+            self.update_eviction_metrics(result.num_tokens_evicted, started)
+        self.evictions += 1
+        self.eviction_seconds += time.perf_counter() - started
+        return result
+
+    def _engine_evicts(self) -> bool:
+        return bool(self.disable)
+
+    def _evict(self, leaves: LeafIndex[TreeNode], wanted: int) -> int:
+        assert self.policy is not None
+        if wanted <= 0:
+            return 0
+        wanted = self._batch(wanted, self.token_to_kv_pool_allocator.size)
+        page = self.page_size
+        evicted = 0
+        with closing(leaves.victims(self.book.clock, self.book.shares())) as victims:
+            for leaf in victims:
+                missing = -(-(wanted - evicted) // page) * page
+                if self.policy.trims:
+                    self._trim(leaf, missing)
+                evicted += self._free(leaf)
+                if evicted >= wanted:
+                    break
+        return evicted
+
+    def _trim(self, leaf: TreeNode, wanted: int) -> None:
+        """Leave of a victim no more than the tail that has so many tokens."""
+        if wanted < len(leaf.key):
+            self._split_node(leaf.key, leaf, len(leaf.key) - wanted)
+
+    def _batch(self, wanted: int, size: int) -> int:
+        """How many tokens to evict from a pool of a size where so many are needed: whoever asks has use for more."""
+        assert self.policy is not None
+        if wanted <= 0 or not self.policy.trims:
+            return wanted
+        # Choosing costs the same for one token as for many.
+        return max(wanted, size // BATCH_SHARE)
+
+    def _free(self, leaf: TreeNode) -> int:
+        """Give a leaf's slots back, and drop it from the device; the number of its tokens."""
+        raise NotImplementedError
+
+
+class HiveRadixCache(AgentAware, RadixCache):  # type: ignore[misc]
+    """One tier: the device."""
+
+    def _free(self, leaf: TreeNode) -> int:
+        self.token_to_kv_pool_allocator.free_segment(leaf.value, start_pos=0)
+        self._delete_leaf(leaf)
+        self._release.announce_removal(self, leaf)
+        return len(leaf.value)
+
+
+def subtree(root: TreeNode) -> list[TreeNode]:
+    """A node, and all nodes below it."""
+    nodes = [root]
+    for node in nodes:
+        nodes.extend(node.children.values())
+    return nodes
+
+
+def _ids(nodes: Iterable[TreeNode]) -> list[int]:
+    return sorted(node.id for node in nodes)
+
+
+def build_radix_cache(
+    params: CacheInitParams, policy: str, agents: AgentRegistry, settings: DensitySettings | None = None
+) -> HiveRadixCache:
+    """The cache of ``--hive-eviction``; ``params`` is changed where the policy is SGLang's own."""
+    if policy in ENGINE_POLICIES:
+        params.eviction_policy = policy
+    return HiveRadixCache(
+        params, agents=agents, policy=policy_of(policy, agents, settings or DensitySettings())
+    )

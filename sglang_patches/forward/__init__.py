@@ -1,0 +1,1 @@
+"""What happens within a forward pass: decode rows, placed KV, sampling."""

@@ -1,0 +1,68 @@
+"""Hook on ``_setup_and_run_http_server``: the ``/hive`` routes and the door.
+
+The routes are ordinary routes of SGLang's app, so ``--api-key`` guards them as it guards ``/generate``: a program
+that may generate may register its agents and end its sessions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hive.server.access import Access
+from hive.server.flags.server_args import HiveServerArgs
+from hive.server.host_memory import settle
+from hive.server.request_checks import Limits
+from sglang_patches.contract.releases import current
+from sglang_patches.http import choreography, hive_routes, live_routes, samples
+from sglang_patches.http.declared_segments import DeclaredSegments
+from sglang_patches.http.request_door import install
+
+
+def before_setup_and_run_http_server(
+    server_args: Any, tokenizer_manager: Any, *_args: Any, **_kwargs: Any
+) -> None:
+    """Add the routes and the door before the server listens."""
+    from sglang.srt.entrypoints.http_server import app
+
+    tokenizer_manager.hive_limits = limits_of(tokenizer_manager)
+    access = access_of(server_args)
+    args = HiveServerArgs.from_environment()
+    tokenizer_manager.hive_segments = DeclaredSegments(tokenizer_manager, args) if args.kv_segments else None
+    messages = choreography.Choreography(tokenizer_manager) if args.kv_segments else None
+    for routes in (
+        hive_routes.router(tokenizer_manager, access, messages),
+        choreography.router(messages),
+        samples.router(tokenizer_manager, access),
+        live_routes.router(tokenizer_manager),
+    ):
+        # Not `include_router`: newer versions of FastAPI wrap the routes, and SGLang's keys look at each one's level.
+        app.router.routes.extend(routes.routes)
+    install(app, tokenizer_manager.hive_limits, access)
+    settle()
+
+
+def limits_of(tokenizer_manager: Any) -> Limits:
+    """What the served model and the operator allow in a request."""
+    config, args = tokenizer_manager.model_config, HiveServerArgs.from_environment()
+    return Limits(
+        vocab_size=config.vocab_size,
+        context_length=config.context_len,
+        max_header_bytes=args.max_header_bytes,
+        max_body_bytes=args.max_body_bytes,
+        unset_params=current().unset_params,
+        kv_segments=args.kv_segments,
+        media_files=args.allow_media_files,
+    )
+
+
+def access_of(server_args: Any) -> Access:
+    """Who may use the server."""
+    args = HiveServerArgs.from_environment()
+    return Access(
+        # SGLang takes an empty key for none.
+        api_key=server_args.api_key or None,
+        admin_api_key=server_args.admin_api_key or None,
+        host=server_args.host,
+        origins=args.origins,
+        pickle_routes=args.allow_pickle_routes,
+    )

@@ -1,0 +1,429 @@
+"""Hooks on ``sglang.srt.managers.scheduler.Scheduler``: arrival, recording, departure, control messages, flushes.
+
+Each scheduler process owns one :class:`~sglang_patches.scheduling.state.SchedulerState`.  All tensor-parallel
+ranks see the same requests in the same order and draw from the same numbers, so they decide alike without talking:
+nothing here reads a clock or polls an event to make a decision.  Replay itself is in
+:mod:`sglang_patches.scheduling.replay`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from hive.server.flags.server_args import HiveServerArgs
+from hive.server.host_memory import settle
+from hive.server.logits_cache.cache import LogitsCache
+from hive.server.logits_cache.distinct import DistinctSample
+from hive.server.request_checks.batches import WARM_UP_RID
+from sglang_patches.cache.selection import agent_aware, registry_of
+from sglang_patches.contract.activation import verify
+from sglang_patches.contract.releases import current
+from sglang_patches.forward.decode_rows import DecodeRows
+from sglang_patches.forward.sampler import CONSTRAINTS_ATTRIBUTE, ROWS_ATTRIBUTE, HiveSampler, SampledRows
+from sglang_patches.http.control import CONTROL_PREFIX
+from sglang_patches.requests.request_state import (
+    PROBABILITY_KEY,
+    REPEATS_KEY,
+    RequestState,
+    bypass_reason,
+    cached_request,
+    identity_of,
+    keep_apart,
+    next_seed_of,
+    seed_of,
+    tag_of,
+)
+from sglang_patches.scheduling import replay
+from sglang_patches.scheduling.cache_memory import IDLE_LOOPS, CacheMemory
+from sglang_patches.scheduling.contribution_order import ContributionOrder
+from sglang_patches.scheduling.control import answer, problems
+from sglang_patches.scheduling.decode_join import join
+from sglang_patches.scheduling.metrics import SchedulerMetrics
+from sglang_patches.scheduling.mixed_step import mix
+from sglang_patches.scheduling.state import SchedulerState
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+    from sglang.srt.managers.scheduler import Scheduler
+
+    from sglang_patches.forward.decode_rows import DecodeRows
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.io_struct import AbortReq, DumperControlReqInput
+    from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+    from sglang.srt.managers.scheduler import Scheduler
+
+LEAST_PROBABILITY = 1e-300
+"""What a drawn token is said to have where rounding left it without any."""
+
+
+def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> None:
+    """Set up Hive's state; refuse to serve if a hook was lost in this process."""
+    verify()
+    args = HiveServerArgs.from_environment()
+    ours = isinstance(self.tp_worker.model_runner.sampler, HiveSampler)
+    cache = LogitsCache(args.logits_cache_bytes) if args.logits_cache and ours else None
+    # One rank per tensor-parallel group counts for all.
+    counting = self.server_args.enable_metrics and self.metrics_reporter.is_stats_logging_rank
+    metrics = SchedulerMetrics() if counting else None
+    tree = agent_aware(self.tree_cache)
+    agents = tree.agents if tree is not None else registry_of(args)
+    if tree is not None:
+        agents.reuse_slots(tree.book.holds, tree.book.forget)
+    else:
+        # SGLang's own cache keeps no books of agents.
+        agents.reuse_slots(lambda agent: False, lambda agent: None)
+    self.hive = SchedulerState(agents, tree, cache, metrics, args.share_tenants, [], [])
+    self.hive.memory = CacheMemory.of(self, cache, args.min_free_host_bytes)
+    if current().decode_rows:
+        runner = self.tp_worker.model_runner
+        runner.hive_decode_rows = self.hive.rows = DecodeRows.of(runner, args.decode_rows)
+    if args.kv_segments:
+        from sglang_patches.forward import kv_segments
+
+        self.hive.kv = kv_segments.start(self)
+    by_contribution = args.schedule == "contribution"
+    self.policy.hive_order = ContributionOrder(agents, args.schedule_max_passes) if by_contribution else None
+    settle()
+
+
+def around_add_request_to_queue(
+    original: Callable[..., None], self: Scheduler, req: Req, is_retracted: bool = False
+) -> None:
+    """Replay a new request; what is finished then never reaches the queue, and what the queue refuses departs."""
+    from sglang.srt.managers.utils import is_health_check_generate_req
+
+    fresh = not (is_retracted or req.is_retracted or len(req.output_ids) or hasattr(req, "hive"))
+    own = is_health_check_generate_req(req) or req.rid.startswith(WARM_UP_RID)
+    if not fresh or req.finished() or req.to_finish is not None or own:
+        _queue(original, self, req, is_retracted)
+        return
+
+    state: SchedulerState = self.hive
+    next_seed, seed = next_seed_of(req), seed_of(req)
+    agent, session = identity_of(req)
+    agent = state.agents.arrived(agent, session, len(req.origin_input_ids))
+    req.hive = RequestState(agent, session, number=state.agents.requests)
+    if state.share_tenants == "nothing":
+        keep_apart(req)
+    state.live.sessions.arrived(session, agent, tag_of(req).get("state"))
+    if state.kv is not None:
+        state.kv.arrived(req)
+    reason = bypass_reason(self, req)
+    if state.cache is None or reason is not None:
+        if state.cache is not None and reason is not None:
+            state.cache.bypass(reason)
+        _queue(original, self, req, is_retracted)
+        return
+    req.hive.cached = cached_request(req, seed, next_seed, share_tenants=state.share_tenants == "everything")
+    replay.begin(self, req)
+
+
+def _queue(original: Callable[..., None], scheduler: Scheduler, req: Req, is_retracted: bool) -> None:
+    """Hand a request to the engine.
+
+    It refuses some, retracted ones too: where the queue is full, and for their priority.  Where priorities count, a
+    full queue drops another request in favour of this one.
+    """
+    from sglang.srt.disaggregation.utils import DisaggregationMode
+
+    queued = [*scheduler.waiting_queue, req]
+    original(scheduler, req, is_retracted)
+    if scheduler.disaggregation_mode not in (DisaggregationMode.PREFILL, DisaggregationMode.DECODE):
+        # Where prefill and decode are apart, requests wait in queues of other kinds.
+        _see_off_dropped(scheduler, queued)
+
+
+def around_process_batch_result(
+    original: Callable[..., None], self: Scheduler, batch: ScheduleBatch, result: Any
+) -> None:
+    """Record the rows of a step, and see off the requests that ended in it.
+
+    Row i of a batch belongs to ``batch.reqs[i]`` if and only if that request's output grew by exactly one token:
+    a chunk of a longer prefill, a retracted request and overlap scheduling's late row do not grow it.
+    """
+    from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
+    output = getattr(result, "logits_output", None)
+    rows: SampledRows | None = getattr(output, ROWS_ATTRIBUTE, None)
+    before = [(req, len(req.output_ids), req.finished()) for req in batch.reqs]
+    if rows is not None and self.hive.drawing:
+        _say_probabilities(batch, result, rows)
+    original(self, batch, result)
+    cache: LogitsCache | None = self.hive.cache
+    started = time.perf_counter()
+    for i, (req, length, was_finished) in enumerate(before):
+        attached: RequestState | None = getattr(req, "hive", None)
+        if attached is None:
+            continue
+        recording = rows is not None and cache is not None and attached.cached is not None
+        if recording and len(req.output_ids) == length + 1:
+            cache.record(attached.cached, req.output_ids, rows.packed(i))  # type: ignore[union-attr, arg-type]
+            sample = attached.cached.sample  # type: ignore[union-attr]
+            if sample is not None:
+                sample.advance(req.output_ids[-1], _probability(rows, i))  # type: ignore[arg-type]
+        if req.finished() and not was_finished:
+            ended = not isinstance(req.finished_reason, FINISH_ABORT)
+            replay.depart(self, req, ended=ended)
+    if rows is not None:
+        delattr(output, ROWS_ATTRIBUTE)
+    if cache is not None:
+        cache.statistics.record_seconds += time.perf_counter() - started
+
+
+def _say_probabilities(batch: ScheduleBatch, result: Any, rows: SampledRows) -> None:
+    """Distinct samples report their log-probability beside each token; answers leave while a result is processed."""
+    samples = {i: sample for i, req in enumerate(batch.reqs) if (sample := _sample_of(req)) is not None}
+    if not samples:
+        return
+    if result.copy_done is not None:
+        result.copy_done.synchronize()
+    said: dict[str, list[Any]] = {
+        PROBABILITY_KEY: [None] * len(batch.reqs),
+        REPEATS_KEY: [None] * len(batch.reqs),
+    }
+    for i, sample in samples.items():
+        said[PROBABILITY_KEY][i] = sample.log_probability + math.log(_probability(rows, i))
+        said[REPEATS_KEY][i] = sample.repeats
+    result.logits_output.customized_info = {**(result.logits_output.customized_info or {}), **said}
+
+
+def _sample_of(req: Req) -> DistinctSample | None:
+    attached: RequestState | None = getattr(req, "hive", None)
+    return attached.cached.sample if attached is not None and attached.cached is not None else None
+
+
+def _probability(rows: SampledRows, index: int) -> float:
+    """Of a drawn token, in (0, 1] even where the row is broken."""
+    probability = rows.probability(index)
+    return min(probability, 1.0) if probability > LEAST_PROBABILITY else LEAST_PROBABILITY
+
+
+def around_get_next_batch_to_run(
+    original: Callable[..., Any],
+    self: Scheduler,
+    running_batch: ScheduleBatch,
+    last_batch: ScheduleBatch | None,
+) -> Any:
+    """Each loop gives every replay in progress a slice, and sees off requests that the engine gives up.
+
+    Those get no result any more: one that was aborted between two chunks of its prefill, and the last one of a batch
+    that finds no memory with all others retracted.
+    """
+    if self.hive.memory is not None:
+        self.hive.memory.step()
+    replay.advance(self)
+    chunked = self.chunked_req
+    # Requests of the queue may join the running batch, and be given up, within one loop.
+    known = [*running_batch.reqs, *(last_batch.reqs if last_batch is not None else ()), *self.waiting_queue]
+    with _held(
+        self, self.hive.kv.waiting_for_siblings(self.waiting_queue) if self.hive.kv is not None else []
+    ):
+        plan = original(self, running_batch, last_batch)
+    gone = [chunked] if chunked is not None and chunked.finished() else []
+    for req in known:
+        # One that was aborted before it was retracted is in the queue again, and gets its result later.
+        given_up = req.is_retracted and req.to_finish is not None
+        if given_up and not any(req is other for other in self.waiting_queue):
+            gone.append(req)
+    _depart(self, gone)
+    return plan
+
+
+@contextmanager
+def _held(scheduler: Scheduler, held: list[Req]) -> Iterator[None]:
+    """With some requests out of the queue, for as long as this lasts; then they are behind the others."""
+    if held:
+        scheduler.waiting_queue = [req for req in scheduler.waiting_queue if not any(req is h for h in held)]
+    try:
+        yield
+    finally:
+        scheduler.waiting_queue += held
+
+
+def after_is_fully_idle(
+    idle: bool, self: Scheduler, for_health_check: bool = False, ignore_waiting: bool = False
+) -> bool:
+    """A request that replays is as unfinished as one in the queue."""
+    state: SchedulerState | None = getattr(self, "hive", None)
+    if not idle or for_health_check or ignore_waiting or state is None:
+        return idle
+    return not (state.replaying or state.answers)
+
+
+def around_on_idle(original: Callable[..., None], self: Scheduler) -> None:
+    """The scheduler does not go to sleep while there is something to replay ahead."""
+    if replay.prefetch(self):
+        return
+    if self.hive.memory is not None and self.server_args.sleep_on_idle:
+        self.hive.memory.step(IDLE_LOOPS)
+    original(self)
+
+
+def before_run_batch(self: Scheduler, batch: ScheduleBatch, *_args: Any, **_kwargs: Any) -> None:
+    """Count the batch; tell the sampler which tokens distinct samples may take, where they follow an earlier one."""
+    self.hive.steps.count(batch)
+    if not self.hive.drawing:
+        return
+    constraints = {
+        row: constraint
+        for row, req in enumerate(batch.reqs)
+        if (sample := _sample_of(req)) is not None and (constraint := sample.constraint()) is not None
+    }
+    if constraints:
+        setattr(batch.sampling_info, CONSTRAINTS_ATTRIBUTE, constraints)
+
+
+def after_is_disable_overlap_for_batch(
+    disable: bool, self: Scheduler, batch: ScheduleBatch | None, last_batch: ScheduleBatch | None
+) -> bool:
+    """A distinct sample that follows an earlier one must know its last token before it draws the next."""
+    if disable or not self.hive.drawing or batch is None or last_batch is None:
+        return disable
+    return any((sample := _sample_of(req)) is not None and sample.follows_another for req in last_batch.reqs)
+
+
+def around_abort_request(original: Callable[..., None], self: Scheduler, recv_req: AbortReq) -> None:
+    """Requests that replay are in no queue of the engine; and one id is one request.
+
+    Upstream aborts all whose ids begin with the one that is named: a client that goes away takes along request 10 with
+    request 1.  Whoever means several (the samples of one request) names each.
+    """
+    queued = list(self.waiting_queue)
+    with _hidden([] if recv_req.abort_all else _namesakes(self, recv_req.rid)):
+        original(self, recv_req)
+    replay.abort(self, recv_req)
+    _see_off_dropped(self, queued)
+
+
+def _namesakes(scheduler: Scheduler, rid: str) -> list[Req]:
+    """Requests in the engine whose ids only begin with one."""
+    batches = [scheduler.running_batch, scheduler.last_batch]
+    if scheduler.server_args.pp_size > 1:
+        batches += [*scheduler.running_mbs, *scheduler.mbs]
+    known = [
+        scheduler.chunked_req,
+        *scheduler.waiting_queue,
+        *scheduler.grammar_manager.grammar_queue,
+        *(req for batch in batches if batch is not None for req in batch.reqs),
+    ]
+    # One that runs may be known twice.
+    found = {id(req): req for req in known if req is not None and req.rid != rid and req.rid.startswith(rid)}
+    return list(found.values())
+
+
+@contextmanager
+def _hidden(reqs: list[Req]) -> Iterator[None]:
+    """Without their ids, for as long as this lasts."""
+    ids = [req.rid for req in reqs]
+    for req in reqs:
+        req.rid = ""
+    try:
+        yield
+    finally:
+        for req, rid in zip(reqs, ids, strict=True):
+            req.rid = rid
+
+
+def around_abort_on_waiting_timeout(original: Callable[..., None], self: Scheduler) -> None:
+    """Requests that waited too long leave the queue without a result."""
+    queued = list(self.waiting_queue)
+    original(self)
+    _see_off_dropped(self, queued)
+
+
+def _see_off_dropped(scheduler: Scheduler, queued: list[Req]) -> None:
+    """See off which of ``queued`` are not in the queue; no others may have entered it."""
+    if len(scheduler.waiting_queue) != len(queued):
+        still = {id(req) for req in scheduler.waiting_queue}
+        _depart(scheduler, [req for req in queued if id(req) not in still])
+
+
+def _depart(scheduler: Scheduler, dropped: list[Req]) -> None:
+    """See off requests without an end; health checks never arrived."""
+    for req in dropped:
+        if hasattr(req, "hive"):
+            replay.depart(scheduler, req, ended=False)
+
+
+def after_update_weights(_result: Any, self: Any, *_args: Any, **_kwargs: Any) -> None:
+    """New weights make every kept distribution wrong, whatever ``flush_cache`` says of the KV cache.
+
+    ``self`` is the scheduler's weight updater.
+    """
+    state: SchedulerState = self.scheduler.hive
+    if state.cache is not None:
+        state.cache.flush()
+    if state.kv is not None:
+        state.kv.forget()
+
+
+def after_flush_cache(success: bool, self: Scheduler, *_args: Any, **_kwargs: Any) -> bool:
+    """An operator who flushes the KV cache wants a cold start of this one, too."""
+    if success and self.hive.cache is not None:
+        self.hive.cache.flush()
+    return success
+
+
+def after_get_internal_state(result: Any, self: Scheduler, *_args: Any, **_kwargs: Any) -> Any:
+    """``/server_info`` shows Hive's counters; those of agents are in ``/hive/agents`` alone, which knows tenants."""
+    summary = {
+        name: value for name, value in self.hive.summary().items() if name not in ("agents", "sharing")
+    }
+    result.internal_state["hive"] = summary
+    return result
+
+
+def around_handle_dumper_control(
+    original: Callable[..., None], self: Scheduler, recv_req: DumperControlReqInput
+) -> None:
+    """Hive's control messages; everything else is SGLang's."""
+    from sglang.srt.managers.io_struct import DumperControlReqOutput
+
+    if not recv_req.method.startswith(CONTROL_PREFIX):
+        original(self, recv_req)
+        return
+    operation = recv_req.method.removeprefix(CONTROL_PREFIX)
+    if operation == "check":
+        idle = self.is_fully_idle()
+        response: dict[str, Any] = {"idle": idle, "problems": problems(self.hive, idle)}
+    elif operation == "events":
+        response = {"events": self.hive.live.on_wire(self)}
+    else:
+        response = answer(self.hive, operation, recv_req.body)
+    self.ipc_channels.send_to_tokenizer.send_output(
+        DumperControlReqOutput(success=True, response=[response]), recv_req
+    )
+
+
+def around_run_event_loop(original: Callable[..., None], self: Scheduler) -> None:
+    """Say in one line what a scheduler failed of; SGLang logs the traceback and tells the launcher."""
+    try:
+        original(self)
+    except Exception as error:
+        said = " ".join(str(error).split())[:500]
+        print(f"hive: a scheduler failed: {type(error).__name__}: {said}", file=sys.stderr, flush=True)
+        raise
+
+
+def around_get_new_batch_prefill(
+    original: Callable[..., Any], self: Scheduler, running_batch: ScheduleBatch
+) -> Any:
+    """Let replayed requests in before the queue is looked at, and a prefill of few tokens into the decode batch."""
+    if any(hasattr(req, "hive") and req.hive.may_join for req in self.waiting_queue):
+        running_batch = join(self, running_batch)
+    plan = original(self, running_batch)
+    rows: DecodeRows | None = self.hive.rows
+    # What a step with placed KV computes is put together by row; it stays apart from others.
+    if rows is None or not rows.most_rows or self.hive.kv is not None or plan.batch_to_run is None:
+        return plan
+    to_run, stays = mix(self, rows, plan.batch_to_run, plan.running_batch)
+    return type(plan)(batch_to_run=to_run, running_batch=stays)

@@ -1,0 +1,353 @@
+"""``POST /hive/generate``: one prompt and many samples of its answer, in one request.
+
+The prompt is rendered and tokenised once, the samples go to the scheduler in one message, and each is answered as it
+ends.  What a sample is drawn from is its own: its seed, its tag, its id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+
+from hive.server.access import Access
+from hive.server.request_checks.samples import PROMPTS
+from hive.server.request_tag import RequestError, header_tag, shown, tag_in
+from sglang_patches.http.chat_template import render
+from sglang_patches.http.meta_info import annotate
+from sglang_patches.http.request_door import PARSED, error_body
+
+CHAT_ENDPOINT_ONLY = "chat_endpoint_only"
+"""Code of the refusal of a dialogue with whose answers the chat endpoint does more than to hand them on."""
+
+
+def router(tokenizer_manager: Any, access: Access) -> APIRouter:
+    """The routes over a running tokenizer manager."""
+    routes = APIRouter(prefix="/hive")
+
+    @routes.post("/generate")
+    async def generate(request: Request) -> Response:
+        body = request.scope[PARSED]
+        prompt = None
+        if body.get("messages") is not None:
+            chat = request.app.state.openai_serving_chat
+            rendered = render(chat, body["messages"], body.get("prefix_ids") or [])
+            defaults = rendered["sampling_params"]
+            if defaults is None:
+                rule = (
+                    "must go to /v1/chat/completions: it does more with the model's answer than to hand it on"
+                )
+                refusal = error_body(RequestError("messages", rule), CHAT_ENDPOINT_ONLY)
+                return Response(refusal, 409, media_type="application/json")
+            prompt = {"kept": rendered["kept"], "ids": rendered["ids"]}
+            ids = [*(body.get("prefix_ids") or [])[: rendered["kept"]], *rendered["ids"]]
+            params = with_defaults(body.get("sampling_params") or {}, defaults)
+            body = {**body, "input_ids": ids, "sampling_params": params}
+        samples = Samples(tokenizer_manager, body, request)
+        try:
+            await samples.begin()
+        except BaseException:
+            samples.discard()
+            raise
+        return _Lines(samples, prompt)
+
+    @routes.delete("/requests/{rid:path}")
+    async def abort(rid: str, request: Request) -> dict[str, Any]:
+        state = tokenizer_manager.rid_to_state.get(rid)
+        tenant = header_tag.get().tenant
+        everybodys = tenant is None and access.is_operator(request.headers.raw)
+        known = state is not None and (everybodys or _tenant_of(state.obj) == tenant)
+        if known:
+            tokenizer_manager.abort_request(rid)
+        return {"rid": rid, "known": known}
+
+    return routes
+
+
+def with_defaults(params: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling parameters, with the chat endpoint's where a request leaves them out; stops are joined."""
+    joined = {**defaults, **{name: value for name, value in params.items() if value is not None}}
+    given = params.get("stop") or []
+    if stops := [*defaults.get("stop", ()), *([given] if isinstance(given, str) else given)]:
+        joined["stop"] = stops
+    return joined
+
+
+def _tenant_of(obj: Any) -> str | None:
+    params = obj.sampling_params
+    return tag_in(params.get("custom_params")).get("tenant") if isinstance(params, dict) else None
+
+
+def _aborted(state: Any) -> bool:
+    """Whether a sample was aborted before it was sent; only some releases of SGLang remember that."""
+    return getattr(state, "abort_requested", False) and not state.dispatched
+
+
+class _Bell:
+    """Stands for the event of one sample: it says which one it is that has news."""
+
+    __slots__ = ("_index", "_samples")
+
+    def __init__(self, samples: Samples, index: int) -> None:
+        self._samples = samples
+        self._index = index
+
+    def set(self) -> None:
+        self._samples.ring(self._index)
+
+
+class Samples:
+    """The samples of one request, in the engine.
+
+    Args:
+        manager: SGLang's tokenizer manager.
+        body: of the request, checked; ``input_ids`` are the prompt where messages were rendered.
+        request: of the client, for logs.
+    """
+
+    def __init__(self, manager: Any, body: Mapping[str, Any], request: Request) -> None:
+        from sglang.srt.managers.io_struct import GenerateReqInput
+
+        self._manager = manager
+        self._request = request
+        self._asked: list[Mapping[str, Any]] = body["samples"]
+        self._prompt = next(name for name in PROMPTS if body.get(name) is not None)
+        shared = body.get("sampling_params") or {}
+        custom = shared.get("custom_params") or {}
+        tag = custom.get("hive") or {}
+        header = header_tag.get().to_dict()
+        self._custom = {name: value for name, value in custom.items() if name != "hive"}
+        self._tags = [{**tag, **(sample.get("hive") or {}), **header} for sample in self._asked]
+        self._obj = GenerateReqInput(
+            text=body.get("text"),
+            input_ids=body.get("input_ids"),
+            # The first one's tag, for what looks at the request as a whole: all have the same tenant, or their own.
+            sampling_params={**shared, "custom_params": {**self._custom, "hive": self._tags[0]}},
+            lora_path=body.get("lora_path"),
+            stream=bool(body.get("stream")),
+        )
+        self._states: dict[int, Any] = {}
+        """Of the samples that are not over."""
+        self._news: dict[int, None] = {}
+        self._rung = asyncio.Event()
+        self._needed: Any = ()
+
+    # Into the engine.
+
+    async def begin(self) -> None:
+        """Send all samples to the scheduler.
+
+        Raises:
+            RequestError: where the request cannot be had.
+        """
+        manager, obj = self._manager, self._obj
+        manager.auto_create_handle_loop()
+        if manager.hive_segments is not None:
+            self._needed = await manager.hive_segments.prepare(obj)
+        self._check_adapter()
+        try:
+            obj.normalize_batch_and_arguments()
+            manager._set_default_priority(obj)
+            self._register()
+            async with manager.is_pause_cond:
+                await manager.is_pause_cond.wait_for(lambda: not manager.is_pause)
+            async with manager.model_update_lock.reader_lock:
+                await self._acquire_adapter()
+                await self._send()
+        except RequestError:
+            raise
+        except ValueError as error:
+            # What the engine refuses of a checked request is the length of its prompt, or of what shall follow it.
+            raise RequestError(self._prompt, f"cannot be served: {error}") from None
+
+    def _register(self) -> None:
+        manager, obj = self._manager, self._obj
+        for index, sample in enumerate(self._asked):
+            one = copy.copy(obj)
+            one.rid = sample.get("rid") or uuid.uuid4().hex
+            custom = {**obj.sampling_params["custom_params"], "hive": self._tags[index]}
+            one.sampling_params = {**obj.sampling_params, "custom_params": custom}
+            if sample.get("sampling_seed") is not None:
+                one.sampling_params["sampling_seed"] = sample["sampling_seed"]
+            manager._init_req_state(one, self._request)
+            state = manager.rid_to_state[one.rid]
+            state.event = _Bell(self, index)
+            self._states[index] = state
+            manager.request_logger.log_received_request(one, manager.tokenizer, self._request)
+
+    def _check_adapter(self) -> None:
+        path = self._obj.lora_path
+        # It has all that were ever loaded: what was unloaded since is loaded again by whoever asks for it.
+        if path is not None and path not in self._manager.lora_ref_cache:
+            raise RequestError(
+                "lora_path", f"must be the name of an adapter that was loaded, got {shown(path)}"
+            )
+
+    async def _acquire_adapter(self) -> None:
+        """Count every sample as a use of the adapter, until it ends."""
+        if self._obj.lora_path is None:
+            return
+        asked = copy.copy(self._obj)
+        asked.lora_path = [self._obj.lora_path] * len(self._states)
+        await self._manager._validate_and_resolve_lora(asked)
+        for state, lora_id in zip(self._states.values(), asked.lora_id, strict=True):
+            state.obj.lora_id = lora_id
+
+    async def _send(self) -> None:
+        manager = self._manager
+        first = self._states[0].obj
+        tokenized = await manager._tokenize_one_request(first)
+        batch = []
+        for state in self._states.values():
+            if _aborted(state):
+                continue
+            one, obj = copy.copy(tokenized), state.obj
+            one.rid, one.lora_id, one.time_stats = obj.rid, obj.lora_id, state.time_stats
+            one.sampling_params = copy.copy(tokenized.sampling_params)
+            one.sampling_params.sampling_seed = obj.sampling_params.get("sampling_seed")
+            one.sampling_params.custom_params = obj.sampling_params["custom_params"]
+            if obj is not first:
+                state.time_stats.set_tokenize_finish_time()
+            batch.append(one)
+        if batch:
+            sent = manager._send_batch_request(batch)
+            # Later releases of SGLang may have to wait for media there.
+            if inspect.isawaitable(sent):
+                await sent
+        for index in [index for index, state in self._states.items() if _aborted(state)]:
+            await self._end_unsent(index)
+
+    async def _end_unsent(self, index: int) -> None:
+        """A sample that was aborted before it was sent: the scheduler has no word for it."""
+        from sglang.srt.managers.io_struct import AbortReq
+
+        state = self._states[index]
+        if state.obj.lora_id is not None:
+            await self._manager.lora_registry.release(state.obj.lora_id)
+        self._manager._handle_abort_req(AbortReq(rid=state.obj.rid))
+
+    def discard(self) -> None:
+        """Forget samples of a request that was refused, or has gone, before they were sent."""
+        for state in self._states.values():
+            if not state.dispatched:
+                self._manager.rid_to_state.pop(state.obj.rid, None)
+        self.abort()
+
+    # Out of the engine.
+
+    def ring(self, index: int) -> None:
+        """A sample has news."""
+        self._news[index] = None
+        self._rung.set()
+
+    def wake(self) -> None:
+        """Let :meth:`answers` look around without news."""
+        self._rung.set()
+
+    async def news(self) -> list[dict[str, Any]]:
+        """The next answers, or pieces of answers; none when woken without."""
+        await self._rung.wait()
+        self._rung.clear()
+        news, self._news = self._news, {}
+        return [answer for index in news if (answer := await self._answer(index)) is not None]
+
+    @property
+    def over(self) -> bool:
+        """Whether every sample was answered."""
+        return not self._states
+
+    def abort(self) -> None:
+        """Nobody waits for what is left."""
+        for state in self._states.values():
+            if not state.finished and state.dispatched:
+                self._manager.abort_request(state.obj.rid)
+        self._states.clear()
+
+    async def _answer(self, index: int) -> dict[str, Any] | None:
+        state = self._states.get(index)
+        if state is None or not state.out_list:
+            return None
+        out = state.out_list[-1]
+        state.out_list = []
+        meta = out["meta_info"]
+        # Pieces of an incremental stream tell of themselves alone.
+        meta.update(state.customized_info_accumulated)
+        answer = {"index": index, "output_ids": state.output_ids, "meta_info": meta}
+        if "text" in out:
+            answer["text"] = state.get_text()
+        if state.finished:
+            del self._states[index]
+            if failure := await self._finish(state, out):
+                return {"index": index, "error": failure}
+        if "completion_tokens" in meta:
+            annotate(meta, self._tags[index])
+            if self._needed:
+                self._manager.hive_segments.answered(self._needed, meta)
+        return answer
+
+    async def _finish(self, state: Any, out: dict[str, Any]) -> dict[str, Any] | None:
+        """What SGLang does when a request ends; the error, if it failed."""
+        manager, meta = self._manager, out["meta_info"]
+        if not state.time_stats.response_sent_to_client_time:
+            state.time_stats.set_response_sent_to_client_time()
+            meta["response_sent_to_client_ts"] = state.time_stats.get_response_sent_to_client_realtime()
+        manager.request_logger.log_finished_request(state.obj, out, request=self._request)
+        exporters = manager.request_metrics_exporter_manager
+        if exporters.exporter_enabled():
+            await exporters.write_record(state.obj, out)
+        reason = meta.get("finish_reason")
+        if not isinstance(reason, dict) or reason.get("type") != "abort":
+            return None
+        await manager._handle_abort_finish_reason(out, state, True)
+        status = reason.get("status_code")
+        if status is None:
+            return None
+        return {"status": int(status), "message": reason.get("message") or "aborted", "param": None}
+
+
+class _Lines(Response):
+    """The answers, one JSON object in each line, as they come; what is left when the client goes is aborted."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, samples: Samples, prompt: dict[str, Any] | None) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._samples = samples
+        self._prompt = prompt
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        samples = self._samples
+        gone = asyncio.ensure_future(_disconnected(receive))
+        gone.add_done_callback(lambda _: samples.wake())
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            lines = [] if self._prompt is None else [{"prompt": self._prompt}]
+            while not (samples.over or gone.done()):
+                lines += await samples.news()
+                if lines:
+                    await send(
+                        {"type": "http.response.body", "body": _spelled(lines), "more_body": not samples.over}
+                    )
+                    lines = []
+        finally:
+            gone.cancel()
+            samples.abort()
+
+
+async def _disconnected(receive: Any) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _spelled(lines: list[dict[str, Any]]) -> bytes:
+    return b"".join(orjson.dumps(line, option=_OPTIONS) for line in lines)
+
+
+_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE

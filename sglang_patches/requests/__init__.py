@@ -1,0 +1,1 @@
+"""What Hive attaches to a request of the engine."""

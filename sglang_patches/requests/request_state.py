@@ -1,0 +1,218 @@
+"""What Hive attaches to a request of the engine, and what it reads off one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hive.server.agents.registry import OTHER
+from hive.server.agents.tenant import qualified
+from hive.server.eviction.book import Use
+from hive.server.kv_segments.request import KV_FIELD
+from hive.server.logits_cache.cache import CachedRequest
+from hive.server.logits_cache.hotspot import HotspotRule
+from hive.server.logits_cache.replay import Replay
+from hive.server.logits_cache.sampling import SamplingRule, derive_seed
+from hive.server.request_tag import tag_in
+from sglang_patches.contract.releases import current
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.managers.scheduler import Scheduler
+
+    from sglang_patches.requests.kv_state import KvState
+
+REPLAYED_KEY = "hive_replayed"
+"""Key of ``Req.customized_info``: a 1 per replayed token; the tokenizer process counts them."""
+
+PROBABILITY_KEY = "hive_probability"
+"""Key of ``Req.customized_info``: of a distinct sample, the log-probability of its tokens so far, per token."""
+
+KV_KEY = "hive_kv"
+"""Key of ``Req.customized_info``: at the first token, where the KV of the request's context came from."""
+
+REPEATS_KEY = "hive_repeats"
+"""Key of ``Req.customized_info``: of a distinct sample, whether it may equal an earlier one, per token."""
+
+
+@dataclass(slots=True)
+class RequestState:
+    """What Hive attaches to a request of the engine, as ``Req.hive``."""
+
+    agent: str | None
+    session: str | None = None
+    use: Use | None = None
+    """As whom the radix cache knows it, once it is admitted."""
+    number: int = 0
+    """Of its arrival, among all requests."""
+    cached: CachedRequest | None = None
+    """None when the Logits Cache takes no part."""
+    replay: Replay | None = None
+    """While it goes on."""
+    arrived_with: int = 0
+    """Output tokens that replay put in before the model ran."""
+    may_join: bool = False
+    """Whether its KV may all be resident, so that it need not be prefilled."""
+    departed: bool = False
+    kv: KvState | None = None
+    """None where it has nothing of the segment store, and leaves nothing to it."""
+
+
+def tag_of(req: Req) -> dict[str, Any]:
+    """The request's tag in wire format."""
+    return tag_in(req.sampling_params.custom_params)
+
+
+def identity_of(req: Req) -> tuple[str | None, str | None]:
+    """The agent and the session of a request, by names that hold its tenant."""
+    tag = tag_of(req)
+    tenant, agent, session = tag.get("tenant"), tag.get("agent"), tag.get("session")
+    if tenant is not None:
+        # Nobody's requests without an agent are counted beside those of agents past the limit.
+        agent = qualified(tenant, agent or OTHER)
+    return agent, session if session is None else qualified(tenant, session)
+
+
+def keep_apart(req: Req) -> None:
+    """Make the tenant part of what the radix cache tells requests apart by.
+
+    Also where there is none: a request must not be able to name another tenant in an ``extra_key`` of its own.
+    """
+    tenant = tag_of(req).get("tenant")
+    if tenant or req.extra_key:
+        req.extra_key = _spelled(tenant or "", req.extra_key or "")
+
+
+def seed_of(req: Req) -> int:
+    """The seed of the request's sample; fixed at the first call.
+
+    Samples of a state are numbered: sample 0 has the request's own seed, and each other one a seed derived from it.
+    A request without a seed has one derived from what names it, so (session, state, sample) names a draw that a
+    program can repeat.
+    """
+    params = req.sampling_params
+    attached: RequestState | None = getattr(req, "hive", None)
+    if attached is None:
+        params.sampling_seed = _seed(req, tag_of(req).get("sample", 0))
+    return params.sampling_seed  # type: ignore[no-any-return]
+
+
+def next_seed_of(req: Req) -> int | None:
+    """The seed of the next sample of the request's state; None for requests that do not number their samples."""
+    tag = tag_of(req)
+    nameable = "state" in tag or req.sampling_params.sampling_seed is not None
+    return _seed(req, tag["sample"] + 1) if "sample" in tag and nameable else None
+
+
+def _seed(req: Req, sample: int) -> int:
+    base = req.sampling_params.sampling_seed
+    if base is None:
+        tag = tag_of(req)
+        base = derive_seed(tag.get("session", ""), tag["state"]) if "state" in tag else derive_seed(req.rid)
+    return derive_seed(base, sample) if sample else base
+
+
+def bypass_reason(scheduler: Scheduler, req: Req) -> str | None:
+    """Why the Logits Cache takes no part in a request, or None if it does."""
+    from sglang.srt.disaggregation.utils import DisaggregationMode
+
+    params = req.sampling_params
+    reasons = {
+        "asked_off": tag_of(req).get("replay") == "off",
+        "no_output": params.max_new_tokens == 0,
+        "kv_segments": KV_FIELD in (params.custom_params or {}),
+        "multimodal": req.multimodal_inputs is not None,
+        "input_embeddings": req.input_embeds is not None or req.positional_embed_overrides is not None,
+        "engine_session": req.session is not None,
+        "logit_processor": req.custom_logit_processor is not None,
+        "reasoning": req.require_reasoning,
+        "input_logprobs": req.return_logprob and 0 <= req.logprob_start_len < len(req.origin_input_ids),
+        "hidden_states": req.return_hidden_states,
+        "sampling_mask": req.return_sampling_mask,
+        "routed_experts": req.return_routed_experts or req.return_indexer_topk,
+        "speculative": not scheduler.spec_algorithm.is_none(),
+        "diffusion": scheduler.dllm_config is not None,
+        "disaggregation": scheduler.disaggregation_mode != DisaggregationMode.NULL,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def is_penalised(req: Req) -> bool:
+    """Whether the request's logits depend on the tokens that it generated itself."""
+    params = req.sampling_params
+    return bool(params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1.0) or (
+        params.min_new_tokens > 0
+    )
+
+
+def cached_request(req: Req, seed: int, next_seed: int | None, *, share_tenants: bool) -> CachedRequest:
+    """What the Logits Cache has to know of a request."""
+    params, tag = req.sampling_params, tag_of(req)
+    return CachedRequest(
+        namespace=_namespace(req, share_tenants),
+        rule=SamplingRule.of(params.temperature, params.top_k, params.top_p, params.min_p),
+        seed=seed,
+        prompt=req.origin_input_ids,
+        policy=tag.get("replay", "stepwise"),
+        hotspot=HotspotRule(
+            **{
+                name: tag[f"hotspot_{name}"]
+                for name in ("threshold", "top_k", "decay")
+                if f"hotspot_{name}" in tag
+            }
+        ),
+        ending=_spelled(
+            params.max_new_tokens,
+            params.ignore_eos,
+            sorted(params.stop_strs or []),
+            sorted(params.stop_regex_strs or []),
+            sorted(params.stop_token_ids or []),
+        ),
+        next_seed=next_seed,
+    )
+
+
+def _namespace(req: Req, share_tenants: bool) -> str:
+    """Everything beside its tokens that the distributions of a request's states depend on.
+
+    An adapter has another id after a reload.  Rows are recorded after biases, penalties and the grammar's mask; the
+    latter two start to count where the prompt ends, so its length matters.
+    """
+    params = req.sampling_params
+    tag = tag_of(req)
+    tenant = "" if share_tenants else tag.get("tenant", "")
+    shapes: list[Any] = [
+        (kind, grammar)
+        for kind in ("json_schema", "regex", "ebnf", "structural_tag")
+        if (grammar := getattr(params, kind)) is not None
+    ]
+    if is_penalised(req):
+        shapes.append(
+            (
+                "penalties",
+                params.frequency_penalty,
+                params.presence_penalty,
+                params.repetition_penalty,
+                params.min_new_tokens,
+                sorted(params.stop_token_ids or []) if params.min_new_tokens else None,
+            )
+        )
+    if shapes:
+        shapes.append(("prompt", len(req.origin_input_ids)))
+    if params.logit_bias:
+        shapes.append(
+            ("bias", sorted((str(token), float(bias)) for token, bias in params.logit_bias.items()))
+        )
+    return _spelled(
+        tenant,
+        tag.get("scope", ""),
+        req.lora_id or "",
+        req.extra_key or "",
+        current().cache_salt(req),
+        *shapes,
+    )
+
+
+def _spelled(*parts: Any) -> str:
+    """One name for a list of parts; length prefixes keep two lists from spelling the same name."""
+    return "".join(f"{len(text)}:{text}" for text in map(str, parts))

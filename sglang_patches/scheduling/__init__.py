@@ -1,0 +1,1 @@
+"""The scheduler process: replay, admission into decode batches, statistics, control messages."""

@@ -1,0 +1,55 @@
+"""Control messages, as a scheduler answers them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hive.server.agents.registry import OTHER
+from hive.server.agents.tenant import EVERYTHING, View, qualified
+from hive.server.integrity import IntegrityError
+from sglang_patches.scheduling.state import SchedulerState
+
+
+def answer(state: SchedulerState, operation: str, body: dict[str, Any]) -> dict[str, Any]:
+    """One control message; bodies come from :mod:`sglang_patches.hooks.http_server`, which checked them.
+
+    ``tenant`` is whose agent or session it is; without ``everything``, it is also whose statistics are shown.
+    """
+    tenant: str | None = body.get("tenant")
+    if operation == "register":
+        session = qualified(tenant, body["session"]) if "session" in body else None
+        state.agents.register(qualified(tenant, body["name"]), body.get("description", ""), session)
+        return {}
+    if operation == "drop_messages":
+        return {"dropped": state.kv.drop(tenant, body["messages"]) if state.kv is not None else 0}
+    if operation == "end_session":
+        session = qualified(tenant, body["session"])
+        if state.tree is not None:
+            state.tree.end_session(session)
+        state.live.sessions.end(session)
+        return {"requests": state.agents.end_session(session)}
+    view = EVERYTHING if body["everything"] else View(everything=False, tenant=tenant)
+    summary = state.summary(view)
+    if operation == "agents":
+        agents = [agent for agent in summary["agents"] if view.shows(agent["name"])]
+        for agent in agents:
+            agent["score_history"] = state.agents.window.history_of(agent["name"])
+        summary["agents"] = agents
+    return view.of(summary, OTHER)
+
+
+def problems(state: SchedulerState, idle: bool) -> list[str]:
+    """What is wrong with the books of the caches; and if nothing runs, what requests have left behind."""
+    found = []
+    for part in (state.cache, state.tree):
+        try:
+            if part is not None:
+                part.check_integrity()
+        except IntegrityError as error:
+            found.append(f"{type(part).__name__}: {error}")
+    if idle:
+        if state.drawing:
+            found.append(f"{len(state.drawing)} distinct samples are being drawn, though nothing runs")
+        if state.cache is not None and len(state.cache.in_flight):
+            found.append(f"{len(state.cache.in_flight)} rows are being computed, though nothing runs")
+    return found
