@@ -13,7 +13,7 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Literal, TypedDict
 
-from hive_frontend.client.base import Client, Request
+from hive_frontend.client.contract import Client, Request
 
 from bench.frontend import workload
 from bench.frontend.workload import BREADTH, ROOT, STEPS, Found, Thought

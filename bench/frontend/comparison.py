@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 
-from hive_frontend.client.base import Request
+from hive_frontend.client.contract import Request
 
 from bench.frontend.arms import ArmName, Search, searches
 from bench.frontend.report import Arm, Spread

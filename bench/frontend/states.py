@@ -9,12 +9,12 @@ import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from hive_frontend import fork, process
-from hive_frontend.client.base import Request
-from hive_frontend.process import Waiting
-from hive_frontend.state import State
-from hive_frontend.supervisors.base import Decision
+from hive_frontend.client.contract import Request
+from hive_frontend.compiler import process
+from hive_frontend.compiler.process import Waiting
+from hive_frontend.operations import fork
 from hive_frontend.supervisors.once import Once
+from hive_frontend.supervisors.state import Decision, State
 from hive_frontend.supervisors.tree_of_thoughts import ThoughtBooks
 
 from bench.frontend import workload

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from zlib import crc32
 
-from hive_frontend.client.base import Request, Sampling
-from hive_frontend.dialogue import Message
-from hive_frontend.identity import Path, call_seed, state_id
+from hive_frontend.client.contract import Request, Sampling
+from hive_frontend.client.messages import Message
+from hive_frontend.operations.identity import Path, call_seed, state_id
 
 from hive import Completion, TreeOfThoughts, agent, gen, score
 from hive.testing import FunctionModel

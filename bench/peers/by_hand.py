@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from hive_frontend.client import Sampling, sample_seed
-from hive_frontend.identity import Path, call_seed
+from hive_frontend.operations.identity import Path, call_seed
 
 from bench.game24 import prompts
 from bench.game24.methods import Method, Shape

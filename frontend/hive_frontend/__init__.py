@@ -13,71 +13,62 @@ result = run(riddle, "What has keys but opens no lock?", model="http://localhost
 print(result.value, result.totals)
 """
 
-from hive_frontend.agent import Agent, agent
-from hive_frontend.budget import Budget
-from hive_frontend.cached_message import CachedMessage, KvUse
-from hive_frontend.call import gather, gen
-from hive_frontend.child import Child, spawn
-from hive_frontend.choice import choose
-from hive_frontend.choreography import decode, prefill
-from hive_frontend.client import (
-    CallTimeout,
-    Client,
-    Completion,
-    HttpClient,
-    Prices,
-    Request,
-    Sampling,
-    TextMessages,
-)
-from hive_frontend.dialogue import Dialogue, Message
-from hive_frontend.errors import (
-    BranchFailed,
-    BudgetExceeded,
-    ChildEnded,
-    CompileError,
-    ForkError,
-    HiveError,
-    JournalError,
-    ModelError,
-    NoModelError,
-    SupervisorError,
-    ToolTimeout,
-)
-from hive_frontend.events import Event, Piece, Progress
-from hive_frontend.flow_graph import FlowGraph
-from hive_frontend.fork import Shared
-from hive_frontend.live_view import LiveView
-from hive_frontend.reply import Reply
-from hive_frontend.run_result import Result, RunResult
-from hive_frontend.runtime import arun, run
-from hive_frontend.scope import fail, score
-from hive_frontend.search_tree import SearchTree, TreeNode
-from hive_frontend.session import Session
-from hive_frontend.state import State, by_promise
-from hive_frontend.streaming import Stream, stream
-from hive_frontend.structured import InvalidAnswer
-from hive_frontend.supervisors import (
-    MCTS,
-    Ask,
-    Beam,
-    BestOfN,
-    Books,
-    Decision,
-    Drop,
-    Fire,
-    Once,
-    Searcher,
-    SelfRefine,
-    Supervisor,
-    TreeOfThoughts,
-    Vote,
-    lineage,
-)
-from hive_frontend.tool import tool
-from hive_frontend.totals import Totals, Usage
-from hive_frontend.tree_view import render_tree, write_tree
-from hive_frontend.workspace import Workspace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hive_frontend.agents import Agent, agent, spawn
+    from hive_frontend.client.cached_message import CachedMessage, KvUse
+    from hive_frontend.client.contract import CallTimeout, Client, Completion, Request, Sampling
+    from hive_frontend.client.dialogue import Dialogue
+    from hive_frontend.client.http.client import HttpClient
+    from hive_frontend.client.messages import Message
+    from hive_frontend.client.prices import Prices
+    from hive_frontend.client.reply import Reply
+    from hive_frontend.client.structured import InvalidAnswer
+    from hive_frontend.client.text_messages import TextMessages
+    from hive_frontend.compiler.flow_graph import FlowGraph
+    from hive_frontend.errors import (
+        BranchFailed,
+        BudgetExceeded,
+        ChildEnded,
+        CompileError,
+        ForkError,
+        HiveError,
+        JournalError,
+        ModelError,
+        NoModelError,
+        SupervisorError,
+        ToolTimeout,
+    )
+    from hive_frontend.operation import fail, score
+    from hive_frontend.operations.budget import Budget
+    from hive_frontend.operations.call import gather, gen
+    from hive_frontend.operations.child import Child
+    from hive_frontend.operations.choice import choose
+    from hive_frontend.operations.choreography import decode, prefill
+    from hive_frontend.operations.fork import Shared
+    from hive_frontend.operations.tool import tool
+    from hive_frontend.operations.workspace import Workspace
+    from hive_frontend.runtime import arun, run
+    from hive_frontend.search.events import Event, Piece, Progress
+    from hive_frontend.search.run_result import Result, RunResult
+    from hive_frontend.search.search_tree import SearchTree, TreeNode
+    from hive_frontend.search.session import Session
+    from hive_frontend.search.totals import Totals, Usage
+    from hive_frontend.streaming import Stream, stream
+    from hive_frontend.supervisors.base import Supervisor
+    from hive_frontend.supervisors.beam import Beam
+    from hive_frontend.supervisors.best_of_n import BestOfN
+    from hive_frontend.supervisors.mcts import MCTS
+    from hive_frontend.supervisors.once import Once
+    from hive_frontend.supervisors.searcher import Books, Searcher, lineage
+    from hive_frontend.supervisors.self_refine import SelfRefine
+    from hive_frontend.supervisors.state import Ask, Decision, Drop, Fire, State, by_promise
+    from hive_frontend.supervisors.tree_of_thoughts import TreeOfThoughts
+    from hive_frontend.supervisors.vote import Vote
+    from hive_frontend.views.live import LiveView
+    from hive_frontend.views.tree import render_tree, write_tree
 
 __all__ = [
     "MCTS",
@@ -156,3 +147,61 @@ __all__ = [
     "tool",
     "write_tree",
 ]
+
+_NAMES_OF = {
+    "agents": "Agent agent spawn",
+    "client.cached_message": "CachedMessage KvUse",
+    "client.contract": "CallTimeout Client Completion Request Sampling",
+    "client.dialogue": "Dialogue",
+    "client.http.client": "HttpClient",
+    "client.messages": "Message",
+    "client.prices": "Prices",
+    "client.reply": "Reply",
+    "client.structured": "InvalidAnswer",
+    "client.text_messages": "TextMessages",
+    "compiler.flow_graph": "FlowGraph",
+    "errors": "BranchFailed BudgetExceeded ChildEnded CompileError ForkError HiveError "
+    "JournalError ModelError NoModelError SupervisorError ToolTimeout",
+    "operation": "fail score",
+    "operations.budget": "Budget",
+    "operations.call": "gather gen",
+    "operations.child": "Child",
+    "operations.choice": "choose",
+    "operations.choreography": "decode prefill",
+    "operations.fork": "Shared",
+    "operations.tool": "tool",
+    "operations.workspace": "Workspace",
+    "runtime": "arun run",
+    "search.events": "Event Piece Progress",
+    "search.run_result": "Result RunResult",
+    "search.search_tree": "SearchTree TreeNode",
+    "search.session": "Session",
+    "search.totals": "Totals Usage",
+    "streaming": "Stream stream",
+    "supervisors.base": "Supervisor",
+    "supervisors.beam": "Beam",
+    "supervisors.best_of_n": "BestOfN",
+    "supervisors.mcts": "MCTS",
+    "supervisors.once": "Once",
+    "supervisors.searcher": "Books Searcher lineage",
+    "supervisors.self_refine": "SelfRefine",
+    "supervisors.state": "Ask Decision Drop Fire State by_promise",
+    "supervisors.tree_of_thoughts": "TreeOfThoughts",
+    "supervisors.vote": "Vote",
+    "views.live": "LiveView",
+    "views.tree": "render_tree write_tree",
+}
+_HOMES = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
+
+if not TYPE_CHECKING:  # A type checker would take every misspelt name for one of these.
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name when it is first used: what needs one module of the package pays for no other."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

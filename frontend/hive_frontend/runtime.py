@@ -13,19 +13,20 @@ from contextlib import ExitStack, suppress
 from typing import Any, TypeVar, cast
 
 from hive_frontend import telemetry
-from hive_frontend.agent import Agent
-from hive_frontend.budget import Budget
-from hive_frontend.client.base import Client
-from hive_frontend.client.transport import Transport
+from hive_frontend.agents import Agent
+from hive_frontend.client.contract import Client
+from hive_frontend.client.http.transport import Transport
 from hive_frontend.errors import NoModelError
-from hive_frontend.events import Piece
-from hive_frontend.fingerprint import shown
-from hive_frontend.journal import Journal
-from hive_frontend.run import OnError, OnEvent, Run
-from hive_frontend.run_result import Result, RunResult
-from hive_frontend.session import Session
+from hive_frontend.operations.budget import Budget
+from hive_frontend.search.events import Piece
+from hive_frontend.search.fingerprint import shown
+from hive_frontend.search.journal import Journal
+from hive_frontend.search.record import OnError, OnEvent
+from hive_frontend.search.run import Run
+from hive_frontend.search.run_result import Result, RunResult
+from hive_frontend.search.session import Session
 from hive_frontend.supervisors.base import Supervisor
-from hive_frontend.trace import Trace
+from hive_frontend.views.trace import Trace
 
 R = TypeVar("R")
 OnPiece = Callable[[Piece], object]
@@ -70,7 +71,7 @@ async def arun(
     """
     if not isinstance(agent, Agent):
         raise TypeError(f"run takes an @agent function as its first argument, not {agent!r}")
-    if agent.program.is_generator:
+    if agent.is_generator:
         raise TypeError(f"agent {agent.name} is an async generator: an agent that is run can spawn it")
     if model is None and not agent.has_model and replay is None:
         raise NoModelError(

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from hive_frontend.agent import Agent
+from hive_frontend.agents import Agent
 from hive_frontend.errors import HiveError
-from hive_frontend.events import Piece
-from hive_frontend.run_result import RunResult
 from hive_frontend.runtime import arun
+from hive_frontend.search.events import Piece
+from hive_frontend.search.run_result import RunResult
 
 R = TypeVar("R")
 

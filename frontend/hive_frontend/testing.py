@@ -7,14 +7,14 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from hive_frontend.cached_message import CachedMessage
-from hive_frontend.client.base import CallTimeout, Client, Completion, MessageCall, OnText, Request
+from hive_frontend.client.cached_message import CachedMessage
+from hive_frontend.client.contract import CallTimeout, Client, Completion, MessageCall, OnText, Request
 from hive_frontend.client.guard import RealCallForbidden, forbid_real_calls
+from hive_frontend.client.messages import Message
 from hive_frontend.client.spelling import fits
+from hive_frontend.client.structured import InvalidAnswer
 from hive_frontend.client.text_messages import as_text, decoded, prefilled
-from hive_frontend.dialogue import Message
 from hive_frontend.errors import HiveError, ModelError
-from hive_frontend.structured import InvalidAnswer
 
 __all__ = [
     "FunctionModel",

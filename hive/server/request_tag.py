@@ -1,7 +1,6 @@
-"""Who sent a request, and for which state: the tag that travels with it.
+"""Who sent a request, and for which state: the tag that travels with it, read and checked.
 
-In a body the tag is ``custom_params.hive``, a flat dict of scalars; ``x-hive-*`` headers mirror it and win.
-``x-request-id-hive-*`` are the same headers under names that ``sglang-router`` forwards, which drops the tag of bodies.
+:mod:`hive_frontend.wire` says how it is spelt.
 """
 
 from __future__ import annotations
@@ -10,14 +9,20 @@ import re
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
-from typing import Any, Literal, cast
+from typing import Any, cast
 
-NAME_PATTERN = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")
-MAX_SAMPLE = 2**31 - 1
-REPLAY_MODES = ("stepwise", "hotspot", "distinct", "off")
-BODY_FIELD = "custom_params.hive"
-HEADER_PREFIX = "x-hive-"
-ROUTED_PREFIX = "x-request-id-hive-"
+from hive_frontend.wire import (
+    BODY_FIELD,
+    HEADER_PREFIX,
+    MAX_SAMPLE,
+    NAME_PATTERN,
+    NAME_RULE,
+    REPLAY_MODES,
+    ROUTED_PREFIX,
+    TAG_KEY,
+    Replay,
+    is_name,
+)
 
 _ECHO_CHARACTERS = 80
 
@@ -59,7 +64,7 @@ class RequestTag:
     session: str | None = None
     state: str | None = None
     sample: int | None = None
-    replay: Literal["stepwise", "hotspot", "distinct", "off"] | None = None
+    replay: Replay | None = None
     tenant: str | None = None
     scope: str | None = None
     """Within a tenant, what its distributions and used-up samples are kept apart by, and nothing else is."""
@@ -100,7 +105,7 @@ header_tag: ContextVar[RequestTag] = ContextVar("header_tag", default=EMPTY_TAG)
 
 def tag_in(custom_params: Any) -> dict[str, Any]:
     """The tag in ``custom_params``, in wire format; checked at the door, so only its presence is in question."""
-    tag = (custom_params or {}).get("hive")
+    tag = (custom_params or {}).get(TAG_KEY)
     return tag if isinstance(tag, dict) else {}
 
 
@@ -114,9 +119,8 @@ def _checked(field: str, name: Any, value: Any) -> Any:
     """One value of the tag, checked by the rule of its name."""
     match name:
         case "agent" | "session" | "state" | "tenant" | "scope":
-            if not (isinstance(value, str) and NAME_PATTERN.fullmatch(value)):
-                rule = "must be 1 to 128 characters of A-Z, a-z, 0-9 and ._:/@-"
-                raise RequestError(field, f"{rule}, got {shown(value)}")
+            if not is_name(value):
+                raise RequestError(field, f"{NAME_RULE}, got {shown(value)}")
         case "sample":
             if type(value) is not int or not 0 <= value <= MAX_SAMPLE:
                 raise RequestError(

@@ -70,7 +70,9 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
     verify()
     args = HiveServerArgs.from_environment()
     ours = isinstance(self.tp_worker.model_runner.sampler, HiveSampler)
-    cache = LogitsCache(args.logits_cache_bytes) if args.logits_cache and ours else None
+    cache = None
+    if args.logits_cache and ours:
+        cache = LogitsCache(args.logits_cache_bytes, replay_ahead=args.replay_ahead)
     # One rank per tensor-parallel group counts for all.
     counting = self.server_args.enable_metrics and self.metrics_reporter.is_stats_logging_rank
     metrics = SchedulerMetrics() if counting else None

@@ -15,8 +15,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
+from hive_frontend.wire import MAX_SAMPLE, TAG_KEY
+
 from hive.server.request_checks import check_request_object
-from hive.server.request_tag import MAX_SAMPLE, RequestError, header_tag, tag_in
+from hive.server.request_tag import RequestError, header_tag, tag_in
 from sglang_patches.http.meta_info import annotate
 from sglang_patches.http.request_door import ROUTE
 
@@ -68,7 +70,7 @@ def _checked_at_the_door(request: Any, params: Any) -> bool:
     scope = getattr(request, "scope", None) or {}
     if scope.get(ROUTE) != "/generate" or _HEADER_OVERRIDES or isinstance(params, list):
         return False
-    return ((params or {}).get("custom_params") or {}).keys() <= {"hive"}
+    return ((params or {}).get("custom_params") or {}).keys() <= {TAG_KEY}
 
 
 _HEADER_OVERRIDES = os.environ.get("SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES", "").lower() not in (
@@ -87,15 +89,15 @@ def before_send_one_request(self: Any, tokenized_obj: Any) -> None:
     shared = tokenized_obj.sampling_params
     tokenized_obj.sampling_params = copy.copy(shared)
     custom = dict(shared.custom_params or {})
-    tag = dict(custom.get("hive") or {})
+    tag = dict(custom.get(TAG_KEY) or {})
     tag["sample"] = min(tag.get("sample", 0) + 1, MAX_SAMPLE)
-    shared.custom_params = {**custom, "hive": tag}
+    shared.custom_params = {**custom, TAG_KEY: tag}
 
 
 def _tagged(params: dict[str, Any] | None, tag: dict[str, Any]) -> dict[str, Any]:
     """Sampling parameters with a tag: field by field, it wins over what they have."""
     custom = (params or {}).get("custom_params") or {}
-    return {**(params or {}), "custom_params": {**custom, "hive": {**(custom.get("hive") or {}), **tag}}}
+    return {**(params or {}), "custom_params": {**custom, TAG_KEY: {**(custom.get(TAG_KEY) or {}), **tag}}}
 
 
 def _sets(obj: Any) -> int:

@@ -8,11 +8,12 @@ from typing import Annotated, Any, TypeVar
 
 import orjson
 from fastapi import APIRouter, HTTPException, Request, Response
+from hive_frontend.wire import NAME_PATTERN
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from hive.server.access import Access
 from hive.server.logits_cache.statistics import ratios
-from hive.server.request_tag import NAME_PATTERN, header_tag
+from hive.server.request_tag import header_tag
 from sglang_patches.http import choreography
 from sglang_patches.http.chat_template import render
 from sglang_patches.http.control import controller

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import orjson
+from hive_frontend.wire import TAG_KEY
 from starlette.middleware import Middleware
 from starlette.responses import Response
 
@@ -184,7 +185,7 @@ def _answer(_request: Any, error: RequestError) -> Response:
 
 def _asks_for_meta_info(body: dict[str, Any]) -> bool:
     """Whether a tagged chat has to be made to say what was done."""
-    tagged = header_tag.get() or (body.get("custom_params") or {}).get("hive")
+    tagged = header_tag.get() or (body.get("custom_params") or {}).get(TAG_KEY)
     # SGLang refuses to return meta information in a stream.
     return bool(tagged) and not body.get("stream") and not body.get("return_meta_info")
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request, Response
+from hive_frontend.wire import TAG_KEY
 
 from hive.server.access import Access
 from hive.server.request_checks.samples import PROMPTS
@@ -120,15 +121,15 @@ class Samples:
         self._prompt = next(name for name in PROMPTS if body.get(name) is not None)
         shared = body.get("sampling_params") or {}
         custom = shared.get("custom_params") or {}
-        tag = custom.get("hive") or {}
+        tag = custom.get(TAG_KEY) or {}
         header = header_tag.get().to_dict()
-        self._custom = {name: value for name, value in custom.items() if name != "hive"}
-        self._tags = [{**tag, **(sample.get("hive") or {}), **header} for sample in self._asked]
+        self._custom = {name: value for name, value in custom.items() if name != TAG_KEY}
+        self._tags = [{**tag, **(sample.get(TAG_KEY) or {}), **header} for sample in self._asked]
         self._obj = GenerateReqInput(
             text=body.get("text"),
             input_ids=body.get("input_ids"),
             # The first one's tag, for what looks at the request as a whole: all have the same tenant, or their own.
-            sampling_params={**shared, "custom_params": {**self._custom, "hive": self._tags[0]}},
+            sampling_params={**shared, "custom_params": {**self._custom, TAG_KEY: self._tags[0]}},
             lora_path=body.get("lora_path"),
             stream=bool(body.get("stream")),
         )
@@ -171,7 +172,7 @@ class Samples:
         for index, sample in enumerate(self._asked):
             one = copy.copy(obj)
             one.rid = sample.get("rid") or uuid.uuid4().hex
-            custom = {**obj.sampling_params["custom_params"], "hive": self._tags[index]}
+            custom = {**obj.sampling_params["custom_params"], TAG_KEY: self._tags[index]}
             one.sampling_params = {**obj.sampling_params, "custom_params": custom}
             if sample.get("sampling_seed") is not None:
                 one.sampling_params["sampling_seed"] = sample["sampling_seed"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hive_frontend.wire import derive_seed, sample_seed
+
 from hive.server.agents.registry import OTHER
 from hive.server.agents.tenant import qualified
 from hive.server.eviction.book import Use
@@ -12,7 +14,7 @@ from hive.server.kv_segments.request import KV_FIELD
 from hive.server.logits_cache.cache import CachedRequest
 from hive.server.logits_cache.hotspot import HotspotRule
 from hive.server.logits_cache.replay import Replay
-from hive.server.logits_cache.sampling import SamplingRule, derive_seed
+from hive.server.logits_cache.sampling import SamplingRule
 from hive.server.request_tag import tag_in
 from sglang_patches.contract.releases import current
 
@@ -109,7 +111,7 @@ def _seed(req: Req, sample: int) -> int:
     if base is None:
         tag = tag_of(req)
         base = derive_seed(tag.get("session", ""), tag["state"]) if "state" in tag else derive_seed(req.rid)
-    return derive_seed(base, sample) if sample else base
+    return sample_seed(base, sample)
 
 
 def bypass_reason(scheduler: Scheduler, req: Req) -> str | None:

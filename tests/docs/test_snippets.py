@@ -35,7 +35,8 @@ from typing import Any
 
 import hive_frontend
 import pytest
-from hive_frontend import Client, agent, session
+from hive_frontend import Client, agent
+from hive_frontend.client.http import client
 from hive_frontend.testing import forbid_real_calls
 
 ROOT = Path(__file__).parents[2]
@@ -157,7 +158,7 @@ def only_the_pages_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ite
         assert isinstance(found, Client)
         return found
 
-    monkeypatch.setattr(session, "HttpClient", connect)
+    monkeypatch.setattr(client, "HttpClient", connect)
     monkeypatch.setattr(sys.modules[agent.__module__], "HttpClient", connect)
     monkeypatch.chdir(tmp_path)
     with forbid_real_calls():

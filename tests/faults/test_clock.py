@@ -20,7 +20,7 @@ PACKAGES = ("hive", "sglang_patches", "frontend/hive_frontend")
 SHOWN = frozenset({"hive/server/events/sessions.py"})
 """Modules that stamp what they show to people."""
 
-DATED = frozenset({"frontend/hive_frontend/client/transport.py"})
+DATED = frozenset({"frontend/hive_frontend/client/http/transport.py"})
 """Modules that are told dates: a server may say by one when to ask again. (No call waits longer than it may take.)"""
 
 CLOCKS = frozenset({"time", "time_ns", "now", "utcnow", "today", "localtime", "gmtime", "ctime"})

@@ -18,7 +18,6 @@ from hashlib import blake2b
 from types import FunctionType
 from typing import Any
 
-from hive_frontend import process
 from hive_frontend.compiler import (
     Invoke,
     Point,
@@ -27,6 +26,7 @@ from hive_frontend.compiler import (
     Suspended,
     Thrown,
     Yield,
+    process,
     program_of,
 )
 from hive_frontend.operation import Operation

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hive_frontend import HttpClient, ModelError
-from hive_frontend.dialogue import Message
+from hive_frontend.client.messages import Message
 
 from tests.frontend.http_server import Server
 from tests.frontend.test_http_client import HIVE, MODELS, SGLANG, WORLD, ask, chat, generate

@@ -37,8 +37,8 @@ from hive_frontend import (
     score,
     spawn,
 )
-from hive_frontend import fork as forks
 from hive_frontend.client import MessageCall, OnText, Sampling
+from hive_frontend.operations import fork as forks
 from hive_frontend.testing import FunctionModel, ScriptedModel
 from hypothesis import given
 from hypothesis import strategies as st

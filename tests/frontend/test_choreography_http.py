@@ -30,7 +30,7 @@ from hive_frontend import (
     stream,
 )
 from hive_frontend.client import sample_seed
-from hive_frontend.identity import call_seed
+from hive_frontend.operations.identity import call_seed
 
 from tests.frontend.choreography_server import Keeper
 from tests.frontend.http_server import Answer, Events, Received, Server

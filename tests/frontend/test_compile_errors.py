@@ -9,8 +9,8 @@ from textwrap import dedent
 import pytest
 from hive_frontend import Agent, CompileError, agent, gather, gen
 from hive_frontend.compiler import program_of
-from hive_frontend.compiler.checker import _UNSUPPORTED
-from hive_frontend.compiler.support import WHAT_WORKS
+from hive_frontend.compiler.analysis.checker import _UNSUPPORTED
+from hive_frontend.compiler.running.support import WHAT_WORKS
 
 from tests.frontend.oracle import define
 

@@ -8,9 +8,10 @@ import traceback
 from textwrap import dedent
 
 import pytest
-from hive_frontend import Agent, Once, agent, arun, fork, gather, gen, run
+from hive_frontend import Agent, Once, agent, arun, gather, gen, run
 from hive_frontend.compiler import Invoke, Program, Returned, Suspended, Thrown, Yield, program_of
 from hive_frontend.errors import ForeignAwait
+from hive_frontend.operations import fork
 from hive_frontend.testing import ScriptedModel
 
 from tests.frontend.oracle import ask, define

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hive_frontend import BestOfN, Once, Session, State, Supervisor, agent, gen, run, tool
-from hive_frontend.identity import call_seed, state_id
+from hive_frontend.operations.identity import call_seed, state_id
 from hive_frontend.testing import FunctionModel
 
 DEPTH = 5000

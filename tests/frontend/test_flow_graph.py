@@ -8,8 +8,8 @@ import shutil
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from hive_frontend.compiler.flow_graph import FlowEdge, FlowGraph, FlowNode, NodeKind
 from hive_frontend.errors import HiveError
-from hive_frontend.flow_graph import FlowEdge, FlowGraph, FlowNode, NodeKind
 
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="needs Graphviz: apt-get install graphviz")
 

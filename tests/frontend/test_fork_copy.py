@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hive_frontend import Dialogue, fork
+from hive_frontend import Dialogue
+from hive_frontend.operations import fork
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel

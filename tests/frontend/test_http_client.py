@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import tenacity
 from hive_frontend import HttpClient, ModelError, Session, TreeOfThoughts, agent, arun, gen, run
-from hive_frontend.client import CallTimeout, Completion, Request, Sampling, sample_seed, transport
-from hive_frontend.client.prompts import Prompt, PromptCache
-from hive_frontend.client.streamed import StreamedText
-from hive_frontend.dialogue import Message
+from hive_frontend.client import CallTimeout, Completion, Request, Sampling, sample_seed
+from hive_frontend.client.http import transport
+from hive_frontend.client.http.prompts import Prompt, PromptCache
+from hive_frontend.client.http.streamed import StreamedText
+from hive_frontend.client.messages import Message
 from hive_frontend.testing import RealCallForbidden, forbid_real_calls
+from hive_frontend.wire import derive_seed
 
-from hive.server.logits_cache.sampling import derive_seed
 from tests.frontend.http_server import Answer, Events, Received, Server
 
 
@@ -692,7 +693,7 @@ async def test_a_session_that_cannot_be_ended_does_not_lose_its_results(
         return await gen("q")
 
     async with Server(routes) as server:
-        with caplog.at_level(logging.WARNING, logger="hive_frontend.session"):
+        with caplog.at_level(logging.WARNING, logger="hive_frontend.search.session"):
             assert (await arun(program, model=server.url)).value == " world"
     assert "could not be told that session" in caplog.text
 

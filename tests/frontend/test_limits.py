@@ -27,8 +27,8 @@ from hive_frontend import (
     run,
     tool,
 )
+from hive_frontend.operations.tool_threads import ToolThreads
 from hive_frontend.testing import FunctionModel, ScriptedModel
-from hive_frontend.tool_threads import ToolThreads
 
 NOBODY = ScriptedModel({})
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from hive_frontend import HttpClient, InvalidAnswer, ModelError, Session, agent, gen
-from hive_frontend.client import transport
+from hive_frontend.client.http import transport
 
 from tests.frontend.http_server import Answer, Received, Server
 from tests.frontend.test_http_client import HIVE, MODELS, SGLANG, ask, chat

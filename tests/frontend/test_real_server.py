@@ -35,7 +35,7 @@ from hive_frontend import (
     tool,
 )
 from hive_frontend.client import Request, Sampling
-from hive_frontend.dialogue import Message
+from hive_frontend.client.messages import Message
 from pydantic import BaseModel, Field
 
 from hive.server.server_process import ServerProcess, slowdown

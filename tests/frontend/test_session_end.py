@@ -45,7 +45,7 @@ WARNINGS = {
 async def test_the_server_is_told_that_a_session_ended(
     ending: Ending, farewell: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("hive_frontend.session._GOODBYE_S", 0.2)
+    monkeypatch.setattr("hive_frontend.search.session._GOODBYE_S", 0.2)
     asked = asyncio.Event()
 
     async def generate(request: Received) -> Answer:
@@ -69,7 +69,7 @@ async def test_the_server_is_told_that_a_session_ended(
 
     async with Server(routes) as server:
         client = HttpClient(server.url, attempts=1)
-        with caplog.at_level(logging.WARNING, logger="hive_frontend.session"):
+        with caplog.at_level(logging.WARNING, logger="hive_frontend.search.session"):
             run = asyncio.create_task(arun(program, model=client))
             await asyncio.wait_for(asked.wait(), 5)
             if ending == "cancelled":
@@ -114,7 +114,7 @@ async def test_every_model_is_told_even_if_one_cannot_be(caplog: pytest.LogCaptu
     async def program() -> str:
         return await gen("q") + await other()
 
-    with caplog.at_level(logging.WARNING, logger="hive_frontend.session"):
+    with caplog.at_level(logging.WARNING, logger="hive_frontend.search.session"):
         result = await arun(program, model=Broken({"*": "a"}))
     assert result.value == "ab"
     assert whole.ended == [result.session]

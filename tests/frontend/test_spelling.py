@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hive_frontend.client.base import Sampling
+from hive_frontend.client.contract import Sampling
 from hive_frontend.client.spelling import fits
 
 

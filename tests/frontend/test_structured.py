@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from hive_frontend import HttpClient, Reply
 from hive_frontend.client import Request, Sampling
-from hive_frontend.dialogue import Message
-from hive_frontend.structured import InvalidAnswer, parse_as, schema_of
+from hive_frontend.client.messages import Message
+from hive_frontend.client.structured import InvalidAnswer, parse_as, schema_of
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 

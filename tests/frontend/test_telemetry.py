@@ -22,7 +22,7 @@ from hive_frontend import (
     spawn,
     telemetry,
 )
-from hive_frontend.client.base import Request
+from hive_frontend.client.contract import Request
 from hive_frontend.testing import FunctionModel, ScriptedModel
 
 from tests.frontend.http_server import Answer, Events, Received, Server

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 from hive_frontend.client import CallTimeout, Completion, Request, Sampling
-from hive_frontend.dialogue import Message
-from hive_frontend.structured import InvalidAnswer
+from hive_frontend.client.messages import Message
+from hive_frontend.client.structured import InvalidAnswer
 from hive_frontend.testing import FunctionModel, RealCallForbidden, ScriptedModel, forbid_real_calls
 
 import hive.testing

@@ -28,7 +28,7 @@ from hive_frontend import (
     spawn,
     write_tree,
 )
-from hive_frontend.client.base import Request
+from hive_frontend.client.contract import Request
 from hive_frontend.testing import ScriptedModel
 
 from tests.browser import CHROMIUM, needs_chromium

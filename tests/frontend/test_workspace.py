@@ -6,7 +6,8 @@ import gc
 from pathlib import Path
 
 import pytest
-from hive_frontend import TreeOfThoughts, Workspace, agent, fork, gen, run, tool
+from hive_frontend import TreeOfThoughts, Workspace, agent, gen, run, tool
+from hive_frontend.operations import fork
 from hive_frontend.testing import ScriptedModel
 
 

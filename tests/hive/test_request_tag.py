@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import pytest
+from hive_frontend.wire import Tag
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -143,3 +145,7 @@ def test_a_shown_value_is_short_and_printable(value: Any) -> None:
     text = shown(value)
     assert len(text) <= 80
     assert text.isprintable()
+
+
+def test_the_tag_that_is_read_has_the_fields_that_are_spelt() -> None:
+    assert {item.name for item in fields(RequestTag)} == Tag.__annotations__.keys()

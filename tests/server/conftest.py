@@ -19,7 +19,7 @@ def exact_server(launch_server: Callable[..., ServerProcess]) -> ServerProcess:
 
     In bfloat16, as the default one is, they depend on what else is in the batch.
     """
-    return launch_server("--dtype", "float32", "--api-key", KEY)
+    return launch_server("--dtype", "float32", "--api-key", KEY, "--hive-replay-ahead")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from hive_frontend import HttpClient
 from hive_frontend.client import Completion, Request, Sampling
-from hive_frontend.dialogue import Message
+from hive_frontend.client.messages import Message
 
 from hive.server.server_process import ServerProcess, slowdown
 

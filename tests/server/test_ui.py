@@ -35,7 +35,7 @@ def ask(http: httpx.Client, agent: str, session: str, state: str, text: str, tok
     assert answer.status_code == 200, answer.text
 
 
-def pictures(http: httpx.Client) -> Iterator[dict[str, Any]]:
+def snapshots(http: httpx.Client) -> Iterator[dict[str, Any]]:
     """What is known of every kind, each time something comes."""
     known: dict[str, Any] = {}
     kind = ""
@@ -51,10 +51,10 @@ def pictures(http: httpx.Client) -> Iterator[dict[str, Any]]:
                 yield dict(known)
 
 
-def picture(http: httpx.Client, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The first picture that is as wanted."""
+def snapshot(http: httpx.Client, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The first snapshot that is as wanted."""
     deadline = time.monotonic() + 20 * slowdown()
-    for known in pictures(http):
+    for known in snapshots(http):
         if known.keys() >= KINDS and wanted(known):
             return known
         assert time.monotonic() < deadline, known
@@ -74,7 +74,7 @@ def lines(known: dict[str, Any]) -> dict[str, Any]:
 def test_events_say_what_the_other_routes_say(http: httpx.Client) -> None:
     for number in range(20):
         ask(http, "ui.writer", "ui-1", f"0.{number % 5}", f"Chapter {number % 4}: once upon a time")
-    known = picture(http, lambda known: lines(known).get("ui.writer", {}).get("tokens_replayed", 0) > 0)
+    known = snapshot(http, lambda known: lines(known).get("ui.writer", {}).get("tokens_replayed", 0) > 0)
     for told in http.get("/hive/agents").json()["agents"]:
         if told.pop("tenant") is not None:
             continue  # of other tests
@@ -110,12 +110,17 @@ def test_running_requests_and_the_end_of_a_session_are_seen(
 
     asking = threading.Thread(target=long)
     asking.start()
-    known = picture(http, lambda known: known["requests"]["running"] == 1)
-    assert lines(known)["ui.slow"]["running"] == 1
-    assert [line["running"] for line in known["sessions"]["sessions"] if line["name"] == "ui-2"] == [1]
+
+    def seen(known: dict[str, Any]) -> bool:
+        """In all three; events of one snapshot come one after the other."""
+        sessions = [line["running"] for line in known["sessions"]["sessions"] if line["name"] == "ui-2"]
+        agent = lines(known).get("ui.slow", {}).get("running")
+        return (known["requests"]["running"], agent, sessions) == (1, 1, [1])
+
+    snapshot(http, seen)
     asking.join()
     assert http.delete("/hive/sessions/ui-2").status_code == 200
-    known = picture(http, lambda known: known["requests"]["running"] == 0)
+    known = snapshot(http, lambda known: known["requests"]["running"] == 0)
     assert "ui-2" not in [line["name"] for line in known["sessions"]["sessions"]]
 
 

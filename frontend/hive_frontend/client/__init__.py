@@ -1,6 +1,6 @@
 """Language model clients: the contract and the one for HTTP servers."""
 
-from hive_frontend.client.base import (
+from hive_frontend.client.contract import (
     CallTimeout,
     Client,
     Completion,
@@ -9,11 +9,11 @@ from hive_frontend.client.base import (
     OnText,
     Request,
     Sampling,
-    sample_seed,
 )
-from hive_frontend.client.http import HttpClient
+from hive_frontend.client.http.client import HttpClient
 from hive_frontend.client.prices import Prices
 from hive_frontend.client.text_messages import TextMessages
+from hive_frontend.wire import sample_seed
 
 __all__ = [
     "CallTimeout",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-from hive_frontend.client.base import Completion
+from hive_frontend.client.contract import Completion
 
 _MILLION = 1_000_000
 

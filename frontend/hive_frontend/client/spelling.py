@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from hive_frontend.client.base import Sampling
+from hive_frontend.client.contract import Sampling
 from hive_frontend.client.json_text import Json, parsed
-from hive_frontend.dialogue import Message
+from hive_frontend.client.messages import Message
 
 Kind = Literal["sglang", "vllm", "openai", "other"]
 """Whose server answers at OpenAI's endpoints; each extends them in a way of its own."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hive_frontend.cached_message import CachedMessage
-from hive_frontend.client.base import Client, Completion, MessageCall, OnText, Request
-from hive_frontend.client.http import HttpClient
-from hive_frontend.dialogue import Message
+from hive_frontend.client.cached_message import CachedMessage
+from hive_frontend.client.contract import Client, Completion, MessageCall, OnText, Request
+from hive_frontend.client.http.client import HttpClient
+from hive_frontend.client.messages import Message
 from hive_frontend.errors import HiveError
 
 

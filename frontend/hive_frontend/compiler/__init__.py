@@ -1,16 +1,16 @@
 """The compiler: from an `async def` to a program whose states are data.
 
 Python's coroutines cannot be copied, so a search cannot fork them. The compiler cuts the function at its
-awaits instead: `checker` finds what it cannot cut, `normal_form` makes every await a statement of its own,
-`liveness` finds the variables that each state carries, `emission` writes one plain function per state,
-`program` holds the result, and `compilation` calls them all.
+awaits instead: `analysis` finds what it cannot cut, `lowering` makes every await a statement of its own and
+finds the variables that each state carries, `emission` writes one plain function per state, and `compilation` calls
+them all. `program` holds the result, `running` is what it calls, and `process` runs it.
 """
 
 from __future__ import annotations
 
 from hive_frontend.compiler.compilation import compile_agent, program_of
-from hive_frontend.compiler.outcome import Invoke, Outcome, Point, Returned, Suspended, Thrown, Yield
 from hive_frontend.compiler.program import Program
+from hive_frontend.compiler.running.outcome import Invoke, Outcome, Point, Returned, Suspended, Thrown, Yield
 
 __all__ = [
     "Invoke",

@@ -8,23 +8,23 @@ import inspect
 from collections.abc import Iterator
 from types import FunctionType
 
-from hive_frontend.compiler.building import build, class_around, compile_segments
-from hive_frontend.compiler.cells import captured_by_classes, captured_turns, cell_variables
-from hive_frontend.compiler.checker import check
-from hive_frontend.compiler.emission import Emitter, Segment
-from hive_frontend.compiler.flow import OwnFlow, own_flow
-from hive_frontend.compiler.joins import add_joins
-from hive_frontend.compiler.liveness import analyse
-from hive_frontend.compiler.names import Names
-from hive_frontend.compiler.normal_form import NormalForm, normalise
-from hive_frontend.compiler.outcome import Point
-from hive_frontend.compiler.plain import plain_variables
-from hive_frontend.compiler.preparation import prepare, without_annotations
+from hive_frontend.compiler.analysis.cells import captured_by_classes, captured_turns, cell_variables
+from hive_frontend.compiler.analysis.checker import check
+from hive_frontend.compiler.analysis.names import Names
+from hive_frontend.compiler.analysis.plain import plain_variables
+from hive_frontend.compiler.analysis.shared import shared_names
+from hive_frontend.compiler.analysis.source import Source, read_source
+from hive_frontend.compiler.analysis.syntax import guarded_points, own_nodes
+from hive_frontend.compiler.emission.building import build, class_around, compile_segments
+from hive_frontend.compiler.emission.emitter import Emitter, Segment
+from hive_frontend.compiler.emission.flow import OwnFlow, own_flow
+from hive_frontend.compiler.lowering.joins import add_joins
+from hive_frontend.compiler.lowering.liveness import analyse
+from hive_frontend.compiler.lowering.normal_form import NormalForm, normalise
+from hive_frontend.compiler.lowering.preparation import prepare, without_annotations
 from hive_frontend.compiler.program import Program
-from hive_frontend.compiler.shared import shared_names
-from hive_frontend.compiler.source import Source, read_source
-from hive_frontend.compiler.support import functions, parameters_of
-from hive_frontend.compiler.syntax import guarded_points, own_nodes
+from hive_frontend.compiler.running.outcome import Point
+from hive_frontend.compiler.running.support import functions, parameters_of
 from hive_frontend.errors import CompileError, Problem
 
 _PROGRAM = "__hive_program__"

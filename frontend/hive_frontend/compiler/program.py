@@ -9,14 +9,13 @@ from functools import cached_property
 from types import CellType, FunctionType
 from typing import Any
 
-from hive_frontend.compiler.flow import OwnFlow, code_hash, flow_graph
-from hive_frontend.compiler.handled import as_carried
-from hive_frontend.compiler.hidden import HELD
-from hive_frontend.compiler.outcome import Invoke, Outcome, Point, Returned, Suspended, Thrown, Yield
-from hive_frontend.compiler.support import ONWARD, BoundBuiltin, is_bound_builtin
-from hive_frontend.compiler.tracebacks import without_own_frames
-from hive_frontend.flow_graph import FlowGraph
-from hive_frontend.fork import ATOMS, copy, is_definition
+from hive_frontend.compiler.emission.flow import OwnFlow, code_hash, flow_graph
+from hive_frontend.compiler.flow_graph import FlowGraph
+from hive_frontend.compiler.running.handled import as_carried, without_own_frames
+from hive_frontend.compiler.running.hidden import HELD
+from hive_frontend.compiler.running.outcome import Invoke, Outcome, Point, Returned, Suspended, Thrown, Yield
+from hive_frontend.compiler.running.support import ONWARD, BoundBuiltin, is_bound_builtin
+from hive_frontend.operations.fork import ATOMS, copy, is_definition
 
 __all__ = [
     "BoundBuiltin",

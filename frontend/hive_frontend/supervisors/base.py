@@ -9,54 +9,12 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Protocol, runtime_checkable
 
-from hive_frontend.flow_graph import FlowGraph
-from hive_frontend.state import State
-
-if TYPE_CHECKING:
-    from hive_frontend.agent import Agent
-
-
-@dataclass(frozen=True, slots=True)
-class Fire:
-    """Fire a state: draw `times` answers to its call, which leads to that many new states.
-
-    `last` promises that the state is not fired again, so that its variables can be let go. A state that is
-    fired once in all hands its variables on uncopied.
-    """
-
-    state: State
-    times: int = 1
-    last: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """Give a state up: it is not fired (again). Firings of it that are under way are cancelled, and lead to
-    nothing that is committed."""
-
-    state: State
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Run another agent, to learn something about the search: let one vote, say, or judge.
-
-    It runs under its own supervisor, and its states are no concern of this one. The best that it ends in, final
-    or dead, is handed to `commit` like any other state, with this object as `state.asked` (None for all states of
-    the search) and a `path` that no other state has.
-    """
-
-    agent: Agent[..., Any]
-    args: tuple[Any, ...]
-    key: tuple[int, ...]
-    """Tells this from everything else that the supervisor asks, in every run the same: what is random about
-    the answer derives from the run's seed and from this."""
-
-
-Decision = Fire | Drop | Ask
+from hive_frontend.compiler.flow_graph import FlowGraph
+from hive_frontend.compiler.program import Program
+from hive_frontend.operations.child import AgentContract
+from hive_frontend.supervisors.state import Decision, State
 
 
 class Supervisor(ABC):
@@ -120,3 +78,13 @@ def show_setting(value: object) -> str:
     if inspect.isroutine(value):
         return f"{value.__module__}.{value.__qualname__}"
     return repr(value)
+
+
+@runtime_checkable
+class SearchedAgent(AgentContract, Protocol):
+    """An agent, as those see it who search it."""
+
+    @property
+    def program(self) -> Program: ...
+    @property
+    def supervisor(self) -> Supervisor: ...

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hive_frontend.flow_graph import FlowGraph
-from hive_frontend.identity import Path
-from hive_frontend.state import State, by_promise
-from hive_frontend.supervisors.base import Decision, Drop, Fire
+from hive_frontend.compiler.flow_graph import FlowGraph
+from hive_frontend.operations.identity import Path
 from hive_frontend.supervisors.searcher import Books, Searcher, lineage
 from hive_frontend.supervisors.settings import Check
+from hive_frontend.supervisors.state import Decision, Drop, Fire, State, by_promise
 
 
 @dataclass

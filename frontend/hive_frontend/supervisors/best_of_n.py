@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hive_frontend.flow_graph import FlowGraph
-from hive_frontend.state import State
-from hive_frontend.supervisors.base import Decision, Fire
+from hive_frontend.compiler.flow_graph import FlowGraph
 from hive_frontend.supervisors.searcher import Books, Searcher
 from hive_frontend.supervisors.settings import Check
+from hive_frontend.supervisors.state import Decision, Fire, State
 
 
 @dataclass

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from hive_frontend.flow_graph import FlowGraph
-from hive_frontend.identity import Path
-from hive_frontend.state import State
-from hive_frontend.supervisors.base import Decision, Fire
+from hive_frontend.compiler.flow_graph import FlowGraph
+from hive_frontend.operations.identity import Path
 from hive_frontend.supervisors.searcher import Books, Searcher, lineage
 from hive_frontend.supervisors.settings import Check
+from hive_frontend.supervisors.state import Decision, Fire, State
 
 
 @dataclass

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hive_frontend.state import State
-from hive_frontend.supervisors.base import Decision, Fire, Supervisor
+from hive_frontend.supervisors.base import Supervisor
+from hive_frontend.supervisors.state import Decision, Fire, State
 
 
 class Once(Supervisor):

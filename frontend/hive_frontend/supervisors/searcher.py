@@ -36,9 +36,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
-from hive_frontend.identity import Path
-from hive_frontend.state import State
-from hive_frontend.supervisors.base import Ask, Decision, Drop, Fire, Supervisor
+from hive_frontend.operations.identity import Path
+from hive_frontend.supervisors.base import Supervisor
+from hive_frontend.supervisors.state import Ask, Decision, Drop, Fire, State
 
 
 @dataclass

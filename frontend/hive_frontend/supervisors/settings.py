@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from hive_frontend.compiler.flow_graph import FlowGraph
 from hive_frontend.errors import SupervisorError
-from hive_frontend.flow_graph import FlowGraph
 
 T = TypeVar("T")
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hive_frontend.flow_graph import FlowGraph
-from hive_frontend.state import State, by_promise
-from hive_frontend.supervisors.base import Decision, Drop, Fire
+from hive_frontend.compiler.flow_graph import FlowGraph
 from hive_frontend.supervisors.searcher import Books, Searcher
 from hive_frontend.supervisors.settings import Check
+from hive_frontend.supervisors.state import Decision, Drop, Fire, State, by_promise
 from hive_frontend.supervisors.vote import Vote
 
 

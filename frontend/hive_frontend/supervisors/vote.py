@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hive_frontend.state import State
-from hive_frontend.supervisors.base import Ask, show_setting
+from hive_frontend.supervisors.base import SearchedAgent, show_setting
 from hive_frontend.supervisors.searcher import lineage
 from hive_frontend.supervisors.settings import Check
-
-if TYPE_CHECKING:
-    from hive_frontend.agent import Agent
+from hive_frontend.supervisors.state import Ask, State
 
 
 @dataclass(frozen=True)
@@ -35,18 +32,15 @@ class Vote:
     "Vote across states".
     """
 
-    agent: Agent[..., Any]
+    agent: SearchedAgent
     votes: int = 5
     text: Callable[[State], str] | None = None
     """What the agent gets to read of a state; by default all that the model answered on the way there, one
     answer a line."""
 
     def __post_init__(self) -> None:
-        # Not above: an agent has a supervisor, so its module imports this package.
-        from hive_frontend.agent import Agent
-
         check = Check(self)
-        if not isinstance(self.agent, Agent):
+        if not isinstance(self.agent, SearchedAgent):
             raise check.error(f"agent must be an @agent function, not {self.agent!r}")
         check.count("votes", self.votes)
         check.optional(check.function, "text", self.text)

@@ -93,6 +93,12 @@ class HiveServerArgs:
         "row (up to 300 KB), so that every draw can be replayed (default: head).",
         choices=("head", "full"),
     )
+    replay_ahead: bool = _flag(
+        False,
+        "Let an idle scheduler replay the next sample of a state before it is asked for (default: off). It pays where "
+        "requests come seconds apart: in a busy run on a GPU 56 hits saved 3.5 ms and cost 33 ms.",
+        action=argparse.BooleanOptionalAction,
+    )
     share_tenants: Literal["nothing", "kv", "everything"] = _flag(
         "nothing",
         "What tenants share: 'nothing'; 'kv', the KV of equal prompts, whose hits tell one tenant what another asked; "

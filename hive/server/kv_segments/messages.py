@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from hive_frontend.wire import NAME_RULE, is_name
+
 from hive.server.kv_segments.request import KvRequest, WireSpan
-from hive.server.request_tag import NAME_PATTERN, RequestError, shown
+from hive.server.request_tag import RequestError, shown
 
 MAX_MESSAGES = 65536
 MAX_PARENTS = 1024
@@ -103,10 +105,8 @@ class MessageBook:
             )
         if wanted is None:
             return f"m-{secrets.token_hex(8)}"
-        if not (isinstance(wanted, str) and NAME_PATTERN.fullmatch(wanted)):
-            raise RequestError(
-                field, f"must be 1 to 128 characters of A-Z, a-z, 0-9 and ._:/@-, got {shown(wanted)}"
-            )
+        if not is_name(wanted):
+            raise RequestError(field, f"{NAME_RULE}, got {shown(wanted)}")
         if (tenant, wanted) in self._messages or (tenant, wanted) in self._making:
             raise RequestError(field, f"must be new: there is a message {wanted!r} already")
         return wanted

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hive_frontend.wire import derive_seed
+
 from hive.server.integrity import expect
 from hive.server.logits_cache.distinct import DistinctSample
 from hive.server.logits_cache.distinct_trees import DistinctTrees
@@ -15,7 +17,7 @@ from hive.server.logits_cache.hotspot import HotspotRule
 from hive.server.logits_cache.in_flight import PATIENCE, InFlight
 from hive.server.logits_cache.policies import Distinct, Hotspot, Policy, Prefetched, Stepwise
 from hive.server.logits_cache.replay import Replay, Stop, Verdict
-from hive.server.logits_cache.sampling import SamplingRule, derive_seed, uniform
+from hive.server.logits_cache.sampling import SamplingRule, uniform
 from hive.server.logits_cache.statistics import MAX_TEMPERATURES, CacheStatistics, ratios
 from hive.server.logits_cache.trie import LogitsTrie, Node, PrefixHash, Writer
 
@@ -108,7 +110,9 @@ class LogitsCache:
     Not thread-safe: it lives on the scheduler's thread.
     """
 
-    def __init__(self, capacity_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int, *, replay_ahead: bool = False) -> None:
+        """``replay_ahead`` has the cache offer the next samples of known states to :meth:`prefetch`."""
+        self._replay_ahead = replay_ahead
         remembered = max(1, int(capacity_bytes * DISTINCT_SHARE))
         self.trie = LogitsTrie(max(1, capacity_bytes - remembered))
         self.distinct = DistinctTrees(remembered)
@@ -271,7 +275,7 @@ class LogitsCache:
             request.sample.finish(ended)
             request.sample = None
         self._count(request.rule.temperature, replayed, len(output) - replayed)
-        if ended and request.next_seed is not None and request.policy == "stepwise":
+        if self._replay_ahead and ended and request.next_seed is not None and request.policy == "stepwise":
             self._prefetch_later(request, request.next_seed)
 
     def _count(self, temperature: float, replayed: int, generated: int) -> None:

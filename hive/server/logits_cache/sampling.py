@@ -9,7 +9,6 @@ properties.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -36,12 +35,6 @@ def uniform(seed: int, position: int) -> float:
     ``position`` is the index of the last token before the drawn one; ``seed`` may be any integer.
     """
     return (_mix((_mix(seed & _MASK) + (position + 1) * _GOLDEN) & _MASK) >> 11) * 2.0**-53
-
-
-def derive_seed(*parts: str | int) -> int:
-    """A seed in [0, 2**63) from what names a request: equal parts give equal seeds, on every rank and run."""
-    text = "\x1f".join(str(part) for part in parts)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 @dataclass(frozen=True, slots=True)

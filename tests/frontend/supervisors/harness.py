@@ -13,8 +13,8 @@ from hashlib import blake2b
 from typing import Any
 
 from hive_frontend import Drop, Fire, Supervisor
-from hive_frontend.state import by_promise
 from hive_frontend.supervisors import Ask
+from hive_frontend.supervisors.state import by_promise
 
 Path = tuple[int, ...]
 

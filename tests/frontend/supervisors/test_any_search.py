@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hive_frontend import Agent, Supervisor, SupervisorError, agent, gen
-from hive_frontend.flow_graph import FlowGraph, FlowNode
+from hive_frontend.compiler.flow_graph import FlowGraph, FlowNode
 from hive_frontend.supervisors import MCTS, Ask, Beam, BestOfN, Searcher, SelfRefine, TreeOfThoughts, Vote
 from hypothesis import given
 from hypothesis import strategies as st

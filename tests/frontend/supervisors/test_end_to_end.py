@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from hive_frontend import Request, RunResult, State, Supervisor, agent, arun, fail, gen, run, score
-from hive_frontend.state import by_promise
 from hive_frontend.supervisors import (
     MCTS,
     Beam,
@@ -25,6 +24,7 @@ from hive_frontend.supervisors import (
     Vote,
     searcher,
 )
+from hive_frontend.supervisors.state import by_promise
 from hive_frontend.testing import ScriptedModel
 
 from tests.frontend.supervisors.harness import Step, play

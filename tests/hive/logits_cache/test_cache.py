@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+from hive_frontend.wire import derive_seed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from hive.server.logits_cache.head import Head
 from hive.server.logits_cache.hotspot import HotspotRule
 from hive.server.logits_cache.packing import pack
 from hive.server.logits_cache.replay import Stop, Verdict
-from hive.server.logits_cache.sampling import SamplingRule, derive_seed, draw_live, uniform
+from hive.server.logits_cache.sampling import SamplingRule, draw_live, uniform
 from hive.server.logits_cache.trie import Node
 
 VOCABULARY = 12
@@ -160,7 +161,7 @@ def test_the_summary_counts_what_happened() -> None:
 
 
 def test_the_next_sample_of_a_state_is_replayed_ahead() -> None:
-    cache, model = LogitsCache(10**7), ToyModel(VOCABULARY)
+    cache, model = LogitsCache(10**7, replay_ahead=True), ToyModel(VOCABULARY)
     rule = SamplingRule.of(0.7, ALL, 1.0, 0.0)
     for seed in range(30):
         serve(model, cache, [4], rule, seed, 12)
@@ -183,7 +184,7 @@ def test_the_next_sample_of_a_state_is_replayed_ahead() -> None:
 
 
 def test_what_is_replayed_ahead_is_bounded_and_forgotten_with_the_rows() -> None:
-    cache, model = LogitsCache(10**7), ToyModel(VOCABULARY)
+    cache, model = LogitsCache(10**7, replay_ahead=True), ToyModel(VOCABULARY)
     rule = SamplingRule.of(0.7, ALL, 1.0, 0.0)
     serve(model, cache, [4], rule, 1, 12)
     for seed in range(MAX_PREFETCHED + 50):

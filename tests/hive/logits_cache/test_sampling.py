@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hive_frontend.wire import derive_seed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 from hive.server.logits_cache.head import Head
 from hive.server.logits_cache.sampling import (
     SamplingRule,
-    derive_seed,
     draw,
     draw_live,
     draw_row,

@@ -1,0 +1,136 @@
+"""A conversation with a model: messages in order, cheap to fork."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, cast, get_args
+
+from hive_frontend.client.contract import Client
+from hive_frontend.client.http.client import as_client
+from hive_frontend.client.messages import Message, Role
+from hive_frontend.errors import NoModelError
+from hive_frontend.operation import here
+
+
+class Dialogue:
+    """A conversation that grows.
+
+        d = Dialogue(system="You are terse.")
+        d.user("Name a prime.")
+        answer = await gen(d)        # the answer is appended as the assistant's turn
+
+    When a search forks a state, every branch goes on with a dialogue of its own. Messages are immutable and
+    shared between forks, so a fork costs one list copy whatever the messages weigh.
+    """
+
+    __slots__ = ("_messages", "label")
+
+    def __init__(
+        self, messages: Iterable[Message] = (), *, system: str | None = None, label: str | None = None
+    ) -> None:
+        if isinstance(messages, str):
+            raise TypeError(f"a dialogue is made of messages: write Dialogue().user({messages!r})")
+        self.label = label
+        """What the dialogue is called where its text is streamed."""
+        self._messages: list[Message] = []
+        if system is not None:
+            self._messages.append(Message("system", system))
+        self._messages.extend(
+            message if type(message) is Message else _as_message(message, number)
+            for number, message in enumerate(messages)
+        )
+
+    def user(self, content: str) -> Dialogue:
+        """Append a turn of the user; returns the dialogue, so that calls chain."""
+        return self._append("user", content)
+
+    def assistant(self, content: str) -> Dialogue:
+        """Append a turn of the model; returns the dialogue, so that calls chain."""
+        return self._append("assistant", content)
+
+    def _append(self, role: Role, content: str) -> Dialogue:
+        if not isinstance(content, str):
+            raise TypeError(f"a message of a dialogue is a string, not {type(content).__name__}")
+        self._messages.append(Message(role, content))
+        return self
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The turns so far."""
+        return tuple(self._messages)
+
+    def copy(self) -> Dialogue:
+        """A dialogue with the same turns that grows on its own."""
+        return Dialogue(self._messages, label=self.label)
+
+    def __fork__(self, memo: dict[int, Any]) -> Dialogue:
+        fork = Dialogue.__new__(Dialogue)
+        fork._messages = self._messages.copy()
+        fork.label = self.label
+        return fork
+
+    __deepcopy__ = __fork__
+
+    def render(self, model: Client | str | None = None) -> str:
+        """The exact prompt that a call with this dialogue sends, chat template and all.
+
+        Asks `model` (a client or a URL), by default that of the run or session that the code runs in.
+        """
+        client = None if model is None else as_client(model)
+        if client is None and (around := here()) is not None:
+            client = cast("Client | None", around.client)
+        if client is None:
+            raise NoModelError("there is no model to render for: give render(model=...), a Client or a URL")
+        return client.render(self.messages)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(tuple(self._messages))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dialogue) and self._messages == other._messages
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def __repr__(self) -> str:
+        return f"Dialogue({self._messages!r})"
+
+
+def as_messages(prompt: object) -> tuple[Message, ...]:
+    """The messages that `prompt` stands for: a string (one user turn), a dialogue, or a list of messages.
+
+    A message of a list is a `Message`, a `(role, content)` pair, or a `{"role": ..., "content": ...}` dict.
+    """
+    if isinstance(prompt, str):
+        return (Message("user", str(prompt)),)
+    if isinstance(prompt, Dialogue):
+        messages = prompt.messages
+    elif isinstance(prompt, (list, tuple)):
+        messages = tuple(_as_message(item, number) for number, item in enumerate(prompt))
+    else:
+        raise TypeError(
+            f"a prompt is a string, a Dialogue or a list of messages, not {type(prompt).__name__}"
+        )
+    if not messages:
+        raise ValueError("the prompt has no message")
+    return messages
+
+
+def _as_message(item: object, number: int) -> Message:
+    if isinstance(item, dict) and item.keys() == {"role", "content"}:
+        role, content = item["role"], item["content"]
+    elif isinstance(item, tuple) and len(item) == 2:
+        role, content = item
+    else:
+        raise TypeError(
+            f"message {number} of the prompt is {item!r}; "
+            'write {"role": "user", "content": "..."} or ("user", "...")'
+        )
+    if role not in get_args(Role) or not isinstance(content, str):
+        raise TypeError(
+            f"message {number} of the prompt needs a role out of {', '.join(get_args(Role))} and a string "
+            f"as content, not {role!r} and {type(content).__name__}"
+        )
+    return Message(role, str(content))

@@ -1,0 +1,150 @@
+"""The routes of a Hive server that make messages and keep them: `/hive/prefill` and `/hive/decode`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Literal
+from urllib.parse import quote
+
+from hive_frontend.client.cached_message import CachedMessage, KvUse
+from hive_frontend.client.contract import MessageCall, OnText
+from hive_frontend.client.http.answers import as_dict, completion_of, read_of
+from hive_frontend.client.http.streamed import StreamedText
+from hive_frontend.client.http.transport import Transport
+from hive_frontend.client.json_text import Json
+from hive_frontend.client.prices import Prices
+from hive_frontend.client.reply import Reply
+from hive_frontend.client.spelling import grammar_of, settings_of
+from hive_frontend.errors import ModelError
+from hive_frontend.wire import HEADER_PREFIX, sample_seed
+
+MessageKind = Literal["prefill", "decode"]
+
+_TEXT = {"prefill": ("text", "tokens"), "decode": ("header", "header_tokens")}
+
+
+class MessageRoutes:
+    """Makes messages at the server behind `transport`; `replay` and `prices` are those of the client."""
+
+    def __init__(self, transport: Transport, replay: str, prices: Prices | None) -> None:
+        self._transport = transport
+        self._replay = replay
+        self._prices = prices
+
+    async def make(
+        self,
+        kind: MessageKind,
+        call: MessageCall,
+        adapter: str | None,
+        attempts: int,
+        on_text: OnText | None,
+    ) -> CachedMessage:
+        """Have a message made, with a LoRA adapter if one is named; its text goes to `on_text` piece by piece."""
+        request = call.request
+        path, body = f"/hive/{kind}", _body(kind, call)
+        headers = {f"{HEADER_PREFIX}agent": request.agent, f"{HEADER_PREFIX}session": request.session}
+        if adapter is not None:
+            body["lora_path"] = adapter
+        if kind == "decode":
+            if self._replay == "distinct":
+                raise ModelError('decode draws with replacement; it cannot do what replay="distinct" asks')
+            if self._replay == "off":
+                headers[f"{HEADER_PREFIX}replay"] = "off"
+            body["sampling_params"] = {
+                **settings_of(request.sampling),
+                **grammar_of(request.sampling),
+                "max_new_tokens": request.sampling.max_tokens,
+                # There is no sample number on these routes by which the server could make it.
+                "sampling_seed": sample_seed(request.seed, request.sample),
+            }
+        if on_text is None:
+            answer = await self._transport.send(
+                "POST", path, body, attempts=attempts, headers=headers, missing_ok=True
+            )
+        else:
+            text = StreamedText(on_text, request.sampling.stop)
+            answer = await self._stream(path, body, attempts, headers, text)
+        if answer is None:
+            raise ModelError(
+                f"{self._transport.url} keeps no messages; start a server that does with python -m "
+                "hive.launch_server --hive-kv-segments, or send texts instead, with TextMessages"
+            )
+        return _read(kind, call, answer, self._prices)
+
+    async def _stream(
+        self, path: str, body: Json, attempts: int, headers: Mapping[str, str], text: StreamedText
+    ) -> Json | None:
+        """The last event of a stream, which is the whole answer; None if the server has no such route."""
+        last: Json = {}
+
+        def on_event(event: Json) -> None:
+            nonlocal last
+            last = event
+            text.grow(event["text"])
+
+        if not await self._transport.events(
+            path, {**body, "stream": True}, on_event, attempts=attempts, headers=headers, missing_ok=True
+        ):
+            return None
+        if "id" not in last:
+            raise ModelError(
+                f"POST {self._transport.url}{path}: the stream ended before the answer was complete"
+            )
+        text.finish(None)
+        return last
+
+
+def message_path(message: CachedMessage) -> str:
+    """The route of one message."""
+    return f"/hive/messages/{quote(message.id, safe='')}"
+
+
+def _body(kind: MessageKind, call: MessageCall) -> Json:
+    """The body of a call, without how tokens are drawn. What is left to the server's rules is left out."""
+    in_text, in_tokens = _TEXT[kind]
+    body: Json = {in_text: call.request.prompt} if call.tokens is None else {in_tokens: list(call.tokens)}
+    body["parents"] = [parent.id for parent in call.parents]
+    if call.offsets:
+        body["offsets"] = list(call.offsets)
+    if call.new_offset is not None:
+        body["new_offset"] = call.new_offset
+    if call.corrector is not None:
+        body["corrector"] = call.corrector
+    return body
+
+
+def _read(kind: MessageKind, call: MessageCall, answer: Json, prices: Prices | None) -> CachedMessage:
+    """The handle that an answer gives; `ModelError` when it is none."""
+    begun = call.request.prompt or ""
+    try:
+        id, tokens, offset = answer["id"], answer["tokens"], answer["offset"]
+        text = begun if kind == "prefill" else _reply(answer, prices)
+    except KeyError as missing:
+        raise ModelError(
+            f"the server's answer holds no message, for want of {missing}: {json.dumps(answer)[:200]}"
+        ) from None
+    kv = answer.get("kv") or {}
+    return CachedMessage(
+        id=id,
+        session=call.request.session,
+        text=text,
+        tokens=tokens,
+        offset=offset,
+        header=begun if kind == "decode" else "",
+        kv=KvUse(**{name: kv.get(name, 0) for name in KvUse._fields}),
+        output_ids=tuple(answer.get("output_ids") or ()),
+        in_tokens=call.tokens is not None,
+    )
+
+
+def _reply(answer: Json, prices: Prices | None) -> Reply:
+    meta = as_dict(answer.get("meta_info"))
+    done = completion_of(
+        answer["text"] or "",  # A server without a tokenizer has none.
+        meta,
+        len(answer.get("output_ids") or ()),
+        answer.get("finish_reason"),
+        read_of(meta.get("prompt_tokens"), meta.get("cached_tokens")),
+    )
+    return (done if prices is None else prices.charge(done)).reply

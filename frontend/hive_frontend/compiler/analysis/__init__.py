@@ -1,0 +1,1 @@
+"""What the compiler reads of a function: its source, its names, and what it cannot cut."""

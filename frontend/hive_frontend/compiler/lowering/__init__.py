@@ -1,0 +1,1 @@
+"""From a function's syntax to one whose awaits are statements of their own."""

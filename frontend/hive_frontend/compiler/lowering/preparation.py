@@ -1,0 +1,90 @@
+"""Makes explicit, in a copy of a function's body, what Python does by the place where code stands.
+
+The code of an agent is cut up and moved into other functions. There `return` means something else, `super()`
+would not find its arguments, and `__private` names would not be those of the class.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterable, Set
+
+from hive_frontend.compiler.analysis.syntax import at, call, load
+from hive_frontend.compiler.running.hidden import RETURN
+
+
+def prepare(node: ast.AsyncFunctionDef, class_name: str | None) -> list[ast.stmt]:
+    """The body of the function `node`, which was defined in the class of that name, if in any."""
+    body = copy.deepcopy(node.body)
+    parameters = [*node.args.posonlyargs, *node.args.args]
+    if class_name is not None:
+        body = _all(_Mangled(class_name), body)
+    return _all(_Explicit(parameters[0].arg if parameters else None), body)
+
+
+def _all(transformer: ast.NodeTransformer, body: Iterable[ast.stmt]) -> list[ast.stmt]:
+    return [transformer.visit(statement) for statement in body]
+
+
+class _Explicit(ast.NodeTransformer):
+    def __init__(self, first_parameter: str | None) -> None:
+        self._first = first_parameter
+
+    def visit_Return(self, node: ast.Return) -> ast.Return:
+        self.generic_visit(node)
+        return final_return(node, node.value)
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        self.generic_visit(node)
+        match node:
+            case ast.Call(func=ast.Name(id="super"), args=[], keywords=[]) if self._first is not None:
+                node.args = [at(node, load("__class__")), at(node, load(self._first))]
+        return node
+
+    def _leave(self, node: ast.AST) -> ast.AST:
+        return node
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _leave
+
+
+class _Mangled(ast.NodeTransformer):
+    """Spells the private names of variables out. Those of attributes are left to Python's compiler, which
+    gets the code inside a class of the same name."""
+
+    def __init__(self, class_name: str) -> None:
+        self._prefix = f"_{class_name.lstrip('_')}"
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        if node.id.startswith("__") and not node.id.endswith("__"):
+            node.id = self._prefix + node.id
+        return node
+
+
+def without_annotations(body: Iterable[ast.stmt], variables: Set[str]) -> list[ast.stmt]:
+    """`body`, in which these variables are assigned to without an annotation: Python takes none for those that
+    are not a function's own."""
+    return _all(_Unannotated(variables), body)
+
+
+class _Unannotated(ast.NodeTransformer):
+    def __init__(self, variables: Set[str]) -> None:
+        self._variables = variables
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        if not isinstance(node.target, ast.Name) or node.target.id not in self._variables:
+            return node
+        if node.value is None:
+            return at(node, ast.Pass())
+        return at(node, ast.Assign([node.target], node.value))
+
+    def _leave(self, node: ast.AST) -> ast.AST:
+        return node
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _leave
+
+
+def final_return(origin: ast.AST, value: ast.expr | None) -> ast.Return:
+    """`return value` of the agent itself, which must be told from the returns of suspensions."""
+    argument = ast.Constant(None) if value is None else value
+    return at(origin, ast.Return(call(RETURN, argument)))

@@ -1,0 +1,1 @@
+"""What compiled code calls while it runs."""

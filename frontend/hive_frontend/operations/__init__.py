@@ -1,0 +1,1 @@
+"""What agent code awaits: calls of models and tools, choices, other agents; and how their data is forked."""

@@ -1,0 +1,44 @@
+"""Choices that no model makes: `choose`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from hive_frontend.operation import Operation, to_be_awaited
+from hive_frontend.operations.fork import Memo, copy
+from hive_frontend.operations.transition import Transition
+
+T = TypeVar("T")
+
+
+class Choose(Operation[T]):
+    """A choice between options, one for each firing of the state."""
+
+    __slots__ = ("_options", "name")
+
+    def __init__(self, options: tuple[T, ...], name: str | None) -> None:
+        self._options = options
+        self.name = name
+
+    async def perform(self, transition: Transition) -> T:
+        return self.perform_now(transition)
+
+    def perform_now(self, transition: Transition) -> T:
+        return self._options[transition.firing % len(self._options)]
+
+    def __fork__(self, memo: Memo) -> Choose[Any]:
+        return Choose(copy(self._options, memo), self.name)
+
+
+def choose(options: Sequence[T], *, name: str | None = None) -> Operation[T]:
+    """Go on with one of several options: `plan = await choose(["rewrite", "patch"])`.
+
+    The first firing of the state takes the first option, the second firing the second, and so on, from the
+    beginning again after the last: a supervisor that branches here with as many samples tries them all, and
+    an agent that runs once takes the first.
+    """
+    found = tuple(options)
+    if not found or isinstance(options, str):
+        raise ValueError(f"choose takes a list with at least one option, not {options!r}")
+    return to_be_awaited(Choose(found, name))

@@ -1,0 +1,250 @@
+"""Prompt Choreography: messages whose keys and values the server keeps, and calls that see any of them in any order.
+
+    plan = await prefill("Plan: first the roof.", parents=[system])
+    answer = await decode("Assistant:", parents=[system, plan], max_tokens=200)
+
+The calls are those of section 2.3 of "Accelerating Language Model Workflows with Prompt Choreography" (Bai and Eisner).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from hive_frontend.client.cached_message import CachedMessage
+from hive_frontend.client.contract import (
+    Client,
+    Corrector,
+    MessageCall,
+    OnText,
+    Request,
+    Sampling,
+    schema_text,
+)
+from hive_frontend.operation import Operation, to_be_awaited
+from hive_frontend.operations.fork import Memo
+from hive_frontend.operations.model_call import ModelCall, checked_sample, sampling_of
+from hive_frontend.operations.transition import Transition
+from hive_frontend.wire import check_name
+
+Text = str | Sequence[int]
+"""What a message begins with: text, or tokens."""
+
+
+class NewMessage(ModelCall[CachedMessage]):
+    """A call that makes a message."""
+
+    __slots__ = ("corrector", "new_offset", "offsets", "parents", "tokens")
+
+    def __init__(
+        self,
+        what: str,
+        text: Text,
+        parents: Sequence[CachedMessage],
+        offsets: Sequence[int | None] | None,
+        new_offset: int | None,
+        sampling: Sampling,
+        name: str | None,
+        agent: str | None,
+        sample: int | None = None,
+        corrector: Corrector | None = None,
+    ) -> None:
+        begun, self.tokens = _checked_text(what, text)
+        if agent is not None:
+            check_name("agent", agent)
+        super().__init__((), begun, sampling, name, agent, sample)
+        self.parents = _checked_parents(parents)
+        self.offsets = _checked_offsets(offsets, len(self.parents))
+        self.new_offset = None if new_offset is None else _checked_offset("new_offset", new_offset)
+        self.corrector = corrector
+
+    @property
+    def shown(self) -> str:
+        """The texts of all that it sees, and its own beginning."""
+        return "".join([*(parent.content for parent in self.parents), self.prompt or ""])
+
+    async def perform(self, transition: Transition) -> CachedMessage:
+        return await transition.session.make(self, self.parents, self.send, transition)
+
+    @abstractmethod
+    async def send(self, client: Client, request: Request, on_text: OnText | None) -> CachedMessage:
+        """Have a client make the message that `request` begins."""
+
+    def _call(self, request: Request) -> MessageCall:
+        return MessageCall(request, self.parents, self.offsets, self.new_offset, self.tokens, self.corrector)
+
+    def __fork__(self, memo: Memo) -> NewMessage:
+        # Nothing in it can change.
+        return self
+
+
+class Prefill(NewMessage):
+    """A message that the program gives."""
+
+    __slots__ = ()
+
+    async def send(self, client: Client, request: Request, on_text: OnText | None) -> CachedMessage:
+        return await client.prefill(self._call(request))
+
+
+class Decode(NewMessage):
+    """A message that the program begins and the model goes on with."""
+
+    __slots__ = ()
+
+    async def perform(self, transition: Transition) -> CachedMessage:
+        message = await super().perform(transition)
+        transition.replies = (message.reply,)
+        return message
+
+    async def send(self, client: Client, request: Request, on_text: OnText | None) -> CachedMessage:
+        return await client.decode(self._call(request), on_text)
+
+
+def prefill(
+    text: Text,
+    *,
+    parents: Sequence[CachedMessage] = (),
+    offsets: Sequence[int | None] | None = None,
+    new_offset: int | None = None,
+    name: str | None = None,
+    agent: str | None = None,
+) -> Operation[CachedMessage]:
+    """Encode a message, and have the server keep it: `doc = await prefill("...", parents=[system])`.
+
+    `text` is a string, or tokens. Each of its tokens sees those before it, and all tokens of `parents`, messages that
+    `prefill` or `decode` gave. These are not computed again: each is as it was when it was made, whatever it saw then,
+    moved to its place. That is the position in `offsets`, or, where that is None or left out, right behind the parent
+    before it in the list; the first one begins at 0. `new_offset` is the position of the message itself, by default
+    right behind the last parent. Gaps, overlaps and any order are allowed.
+
+    `name` and `agent` are those of `gen`. A prefill counts as a call in budgets and totals, of no tokens.
+
+    Raises:
+        HiveError: when the model cannot keep messages: it takes an `HttpClient` and a server that was started with
+            `--hive-kv-segments`, or a `TextMessages` around any model.
+        ModelError: when the server refuses, as it does when a parent was deleted or ended with its session.
+    """
+    return to_be_awaited(Prefill("prefill", text, parents, offsets, new_offset, Sampling(), name, agent))
+
+
+def decode(
+    header: Text,
+    *,
+    parents: Sequence[CachedMessage] = (),
+    offsets: Sequence[int | None] | None = None,
+    new_offset: int | None = None,
+    name: str | None = None,
+    agent: str | None = None,
+    max_tokens: int = 256,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    stop: str | Sequence[str] = (),
+    regex: str | None = None,
+    json_schema: Mapping[str, Any] | str | None = None,
+    choices: Sequence[str] | None = None,
+    sample: int | None = None,
+    corrector: Corrector | None = None,
+) -> Operation[CachedMessage]:
+    """Have the model write a message that begins with `header`, and have the server keep it.
+
+        answer = await decode("Assistant:", parents=[system, plan], max_tokens=200, name="answer")
+        print(answer.text)
+
+    `header` is a string, or tokens, and not empty: the first token that the model draws follows from it. The message is
+    the header and what the model wrote, without the token that ended it; `text` is the latter alone, a `Reply`.
+    `parents`, `offsets`, `new_offset` and what is raised are those of `prefill`. All other words are those of `gen`:
+    the state can be a branch point, of which each firing draws another message with a seed of its own.
+
+    `corrector` says which of the parents' keys and values the server computes again, because they were made without
+    sight of what stands before them now: `"none"`, `"recompute-all"`, or a kind with its settings, such as
+    `{"kind": "first-k", "share": 0.15}`. Left out, it is the server's to choose.
+    """
+    if json_schema is not None:
+        json_schema = schema_text(json_schema)
+    sampling = sampling_of(max_tokens, temperature, top_p, top_k, stop, regex, json_schema, choices)
+    if corrector is not None and not isinstance(corrector, (str, Mapping)):
+        raise TypeError(
+            f'corrector must be a name such as "none", or a dict with a "kind", not {corrector!r}'
+        )
+    return to_be_awaited(
+        Decode(
+            "decode",
+            header,
+            parents,
+            offsets,
+            new_offset,
+            sampling,
+            name,
+            agent,
+            checked_sample(sample),
+            dict(corrector) if isinstance(corrector, Mapping) else corrector,
+        )
+    )
+
+
+def _checked_text(what: str, text: object) -> tuple[str, tuple[int, ...] | None]:
+    """A text, and None; or an empty text, and tokens."""
+    noun = "header" if what == "decode" else "text"
+    if isinstance(text, str):
+        # A reply is more than its text, and would be counted again.
+        begun, tokens = str(text), None
+    elif (
+        isinstance(text, Sequence)
+        and not isinstance(text, (bytes, bytearray))
+        and all(type(token) is int and token >= 0 for token in text)
+    ):
+        begun, tokens = "", tuple(text)
+    else:
+        raise TypeError(f"{what}: the {noun} is a string or a list of token ids, not {_kind(text)}")
+    if not begun and not tokens:
+        raise ValueError(f"{what}: the {noun} must not be empty")
+    return begun, tokens
+
+
+def _checked_parents(parents: object) -> tuple[CachedMessage, ...]:
+    if isinstance(parents, str) or not isinstance(parents, Sequence):
+        raise TypeError(f"parents must be a list of messages, such as [system, plan], not {_kind(parents)}")
+    seen: set[tuple[str, str]] = set()
+    for place, parent in enumerate(parents):
+        if isinstance(parent, Operation):
+            raise TypeError(f"parent {place} is a call that was not awaited; write `await` before it")
+        if not isinstance(parent, CachedMessage):
+            raise TypeError(
+                f"parent {place} is {_kind(parent)}; a parent is the message that prefill or decode gave, not its "
+                "id or its text"
+            )
+        key = parent.session, parent.id
+        if key in seen:
+            raise ValueError(
+                f"parent {place} is {parent!r}, which the list has already; a message is seen once"
+            )
+        seen.add(key)
+    return tuple(cast("Sequence[CachedMessage]", parents))
+
+
+def _checked_offsets(offsets: object, count: int) -> tuple[int | None, ...]:
+    if offsets is None:
+        return ()
+    if isinstance(offsets, str) or not isinstance(offsets, Sequence):
+        raise TypeError(f"offsets must be a list with a position or None for each parent, not {offsets!r}")
+    if len(offsets) != count:
+        raise ValueError(
+            f"offsets has {len(offsets)} positions for {count} parents; write None to leave one out"
+        )
+    return tuple(
+        None if offset is None else _checked_offset(f"offset {place}", offset)
+        for place, offset in enumerate(offsets)
+    )
+
+
+def _checked_offset(what: str, offset: object) -> int:
+    if type(offset) is not int or offset < 0:
+        raise ValueError(f"{what} must be a position of at least 0, not {offset!r}")
+    return offset
+
+
+def _kind(value: object) -> str:
+    return f"{value!r}" if isinstance(value, str) and len(value) <= 40 else f"of type {type(value).__name__}"

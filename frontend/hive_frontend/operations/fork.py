@@ -1,0 +1,292 @@
+"""Forking: giving each branch of a search its own copy of an agent's data.
+
+Like `copy.deepcopy`, with four differences: classes say with `__fork__` what a fork of theirs is, functions
+that were made by code that ran are copied with the variables that they refer to, exceptions and modules are
+shared, and what cannot be copied soundly (a bound method of a list, say) is refused. The copier is Hive's own
+because `copy.deepcopy` has no way to tell it the first, and for speed: a fork happens at every firing of a
+state.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import operator
+import sys
+import types
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn, TypeVar
+
+from pydantic import BaseModel
+
+from hive_frontend.client.cached_message import CachedMessage
+from hive_frontend.client.reply import Reply
+from hive_frontend.errors import HiveError
+
+T = TypeVar("T")
+Memo = dict[int, Any]
+
+
+class _SharedMark:
+    def __repr__(self) -> str:
+        return "shared between branches"
+
+
+Shared = Annotated[T, _SharedMark()]
+"""Annotates a variable or parameter of an agent that all branches share: `db: Shared[Database] = connect()`.
+
+It is not copied when a state forks, whatever else refers to it. Branches see each other's changes to it, and
+it must bear being used by several of them at once.
+"""
+
+
+_of_models = BaseModel.__deepcopy__
+
+
+class Uncopyable(HiveError):
+    """Something cannot be copied for another branch."""
+
+
+ATOMS: frozenset[type] = frozenset(
+    {
+        type(None),
+        type(Ellipsis),
+        type(NotImplemented),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        range,
+        type,
+        Reply,
+        CachedMessage,
+        property,
+        weakref.ref,
+        types.CodeType,
+        types.ModuleType,
+        types.WrapperDescriptorType,
+        types.MethodDescriptorType,
+        types.GenericAlias,
+    }
+)
+"""Types whose objects all branches share."""
+
+
+def copy(value: T, memo: Memo) -> T:
+    """A copy of `value` for another branch; `memo` maps the ids of what was copied already to the copies.
+
+    The memo has the form of `copy.deepcopy`'s, so that `__deepcopy__` methods can be given it. `Uncopyable`
+    or whatever the value's own methods raise when it cannot be copied.
+    """
+    kind = type(value)
+    if kind in ATOMS:
+        return value
+    key = id(value)
+    if key in memo:
+        found: T = memo[key]
+        return found
+    copier = _COPIERS.get(kind)
+    if copier is not None:
+        return copier(value, memo)  # type: ignore[no-any-return]
+    made: Any
+    if (fork := getattr(kind, "__fork__", None)) is not None:
+        made = fork(value, memo)
+    elif isinstance(value, (type, BaseException)):
+        made = value
+    # A pydantic model's own way knows nothing of the forks of what it holds.
+    elif (deepcopy := getattr(kind, "__deepcopy__", None)) is not None and deepcopy is not _of_models:
+        made = deepcopy(value, memo)
+    else:
+        return _rebuild(value, memo)  # type: ignore[no-any-return]
+    if made is not value:
+        memo[key] = made
+    return made  # type: ignore[no-any-return]
+
+
+def _rebuild(value: Any, memo: Memo) -> Any:
+    """A copy by way of the pickle protocol, whose parts are forks in turn."""
+    kind = type(value)
+    reduce = copyreg.dispatch_table.get(kind)
+    reduced = reduce(value) if reduce is not None else value.__reduce_ex__(4)
+    if isinstance(reduced, str):
+        return value
+    # The parts may be temporary objects, whose ids must not be taken by others while the memo knows them.
+    memo.setdefault(id(memo), []).append(reduced)
+    make, arguments, state, items, pairs, *rest = (*reduced, None, None, None, None)[:6]
+    made = make(*[copy(argument, memo) for argument in arguments])
+    memo[id(value)] = made
+    if state is not None:
+        state = copy(state, memo)
+        if rest and rest[0] is not None:
+            rest[0](made, state)
+        elif hasattr(made, "__setstate__"):
+            made.__setstate__(state)
+        else:
+            attributes, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
+            if attributes:
+                made.__dict__.update(attributes)
+            for name, attribute in (slots or {}).items():
+                setattr(made, name, attribute)
+    for item in items or ():
+        made.append(copy(item, memo))
+    for name, item in pairs or ():
+        made[copy(name, memo)] = copy(item, memo)
+    return made
+
+
+def _list(value: list[Any], memo: Memo) -> list[Any]:
+    made: list[Any] = []
+    memo[id(value)] = made
+    made.extend([item if type(item) in ATOMS else copy(item, memo) for item in value])
+    return made
+
+
+def _dict(value: dict[Any, Any], memo: Memo) -> dict[Any, Any]:
+    made: dict[Any, Any] = {}
+    memo[id(value)] = made
+    for key, item in value.items():
+        made[key if type(key) in ATOMS else copy(key, memo)] = (
+            item if type(item) in ATOMS else copy(item, memo)
+        )
+    return made
+
+
+def _defaultdict(value: defaultdict[Any, Any], memo: Memo) -> defaultdict[Any, Any]:
+    made: defaultdict[Any, Any] = defaultdict()
+    memo[id(value)] = made
+    made.default_factory = copy(value.default_factory, memo)
+    made.update(_dict_items(value, memo))
+    return made
+
+
+def _dict_items(value: dict[Any, Any], memo: Memo) -> list[tuple[Any, Any]]:
+    return [(copy(key, memo), copy(item, memo)) for key, item in value.items()]
+
+
+def _set(value: set[Any], memo: Memo) -> set[Any]:
+    made: set[Any] = set()
+    memo[id(value)] = made
+    made.update([copy(item, memo) for item in value])
+    return made
+
+
+def _tuple(value: tuple[Any, ...], memo: Memo) -> tuple[Any, ...]:
+    made = tuple([item if type(item) in ATOMS else copy(item, memo) for item in value])
+    # A tuple can hold itself by way of a list; that list has put the tuple's copy into the memo by now.
+    if id(value) in memo:
+        found: tuple[Any, ...] = memo[id(value)]
+        return found
+    # One without anything to copy in it stays the same object, as Python's constants are.
+    if all(one is other for one, other in zip(made, value, strict=True)):
+        made = value
+    memo[id(value)] = made
+    return made
+
+
+def _deque(value: deque[Any], memo: Memo) -> deque[Any]:
+    made: deque[Any] = deque(maxlen=value.maxlen)
+    memo[id(value)] = made
+    made.extend([copy(item, memo) for item in value])
+    return made
+
+
+def _method(value: types.MethodType, memo: Memo) -> types.MethodType:
+    return types.MethodType(value.__func__, copy(value.__self__, memo))
+
+
+def is_definition(function: types.FunctionType) -> bool:
+    """Whether a function is part of a module or class, rather than made by code that ran."""
+    *around, name = function.__qualname__.split(".")
+    if "<locals>" in around:
+        return around[-1] != "<locals>"
+    found: Any = sys.modules.get(function.__module__)
+    for each in (*around, name):
+        found = getattr(found, each, None)
+    return found is function
+
+
+def _function(value: types.FunctionType, memo: Memo) -> types.FunctionType:
+    """A function that was made while code ran, with copies of the variables that it refers to."""
+    if not (value.__closure__ or value.__defaults__ or value.__kwdefaults__) or is_definition(value):
+        return value
+    defaults, keywords = value.__defaults__, value.__kwdefaults__ or {}
+    of_keywords = {name: copy(default, memo) for name, default in keywords.items()}
+    made = _closure(value, copy(defaults, memo), of_keywords, memo)
+    same = made.__defaults__ is defaults and all(keywords[name] is of_keywords[name] for name in keywords)
+    if same and all(map(operator.is_, made.__closure__ or (), value.__closure__ or ())):
+        # All that it refers to is there for all branches.
+        memo[id(value)] = value
+        return value
+    return made
+
+
+def _closure(
+    value: types.FunctionType, defaults: tuple[Any, ...] | None, keywords: dict[str, Any], memo: Memo
+) -> types.FunctionType:
+    if id(value) in memo:  # A default holds the function.
+        found: types.FunctionType = memo[id(value)]
+        return found
+    closure = value.__closure__ or ()
+    new = [cell for cell in closure if id(cell) not in memo]
+    memo.update((id(cell), types.CellType()) for cell in new)
+    cells = tuple(memo[id(cell)] for cell in closure)
+    made = types.FunctionType(value.__code__, value.__globals__, value.__name__, defaults, cells or None)
+    memo[id(value)] = made
+    for attribute in ("__module__", "__qualname__", "__doc__", "__annotations__"):
+        setattr(made, attribute, getattr(value, attribute))
+    made.__kwdefaults__ = keywords or None
+    for name, cell in zip(value.__code__.co_freevars, closure, strict=True):
+        if any(cell is each for each in new):
+            try:
+                _fill(memo[id(cell)], cell, memo)
+            except RecursionError:
+                raise
+            except Exception as error:
+                raise Uncopyable(f"variable {name!r} of {value.__qualname__}: {error}") from error
+    made.__dict__.update(copy(value.__dict__, memo))
+    return made
+
+
+def _cell(value: types.CellType, memo: Memo) -> types.CellType:
+    made = memo[id(value)] = types.CellType()
+    _fill(made, value, memo)
+    return made
+
+
+def _fill(twin: types.CellType, cell: types.CellType, memo: Memo) -> None:
+    try:
+        contents = cell.cell_contents
+    except ValueError:
+        return  # The variable has no value yet.
+    twin.cell_contents = copy(contents, memo)
+
+
+def _finalizer(value: weakref.finalize[Any, Any], memo: Memo) -> NoReturn:
+    raise Uncopyable(
+        "it is cleaned up once, for all branches; a Workspace is a directory of which each has its own"
+    )
+
+
+def _builtin(value: types.BuiltinFunctionType, memo: Memo) -> types.BuiltinFunctionType:
+    if isinstance(value.__self__, (types.ModuleType, type, type(None))):
+        return value
+    raise Uncopyable("it is a method of an object, and would act on the object of another branch")
+
+
+_COPIERS: dict[type, Callable[[Any, Memo], Any]] = {
+    list: _list,
+    dict: _dict,
+    set: _set,
+    tuple: _tuple,
+    deque: _deque,
+    defaultdict: _defaultdict,
+    weakref.finalize: _finalizer,
+    types.FunctionType: _function,
+    types.CellType: _cell,
+    types.MethodType: _method,
+    types.BuiltinFunctionType: _builtin,
+    types.MethodWrapperType: _builtin,
+}

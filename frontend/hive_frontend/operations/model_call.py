@@ -1,0 +1,114 @@
+"""Calls of a model as data, and the settings that programs give them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TypeVar
+
+from hive_frontend.client.contract import Sampling
+from hive_frontend.client.dialogue import Dialogue
+from hive_frontend.client.messages import Message
+from hive_frontend.operation import Call, Operation
+
+T = TypeVar("T")
+
+
+class ModelCall(Operation[T]):
+    """One call of a model, complete when it is described."""
+
+    __slots__ = ("agent", "dialogue", "messages", "name", "prompt", "sample", "sampling")
+
+    def __init__(
+        self,
+        messages: tuple[Message, ...],
+        prompt: str | None,
+        sampling: Sampling,
+        name: str | None = None,
+        agent: str | None = None,
+        sample: int | None = None,
+        dialogue: Dialogue | None = None,
+    ) -> None:
+        self.messages = messages
+        self.prompt = prompt
+        self.sampling = sampling
+        self.name = name
+        self.agent = agent
+        self.sample = sample
+        self.dialogue = dialogue
+        """The dialogue that takes the answer as its next turn."""
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return (self,)
+
+    @property
+    def shown(self) -> str:
+        """What it asks, as a person would read it."""
+        if self.prompt is not None:
+            return self.prompt
+        return "\n\n".join(message.content for message in self.messages)
+
+
+def checked_sample(sample: int | None) -> int | None:
+    """`sample` if a server takes it as the number of a sample; `ValueError` otherwise."""
+    if sample is not None and not 0 <= sample < 2**31:
+        raise ValueError(f"sample must be from 0 to 2**31 - 1, not {sample!r}")
+    return sample
+
+
+def sampling_of(
+    max_tokens: int,
+    temperature: float | None,
+    top_p: float | None,
+    top_k: int | None,
+    stop: str | Sequence[str],
+    regex: str | None,
+    json_schema: str | None,
+    choices: Sequence[str] | None,
+) -> Sampling:
+    """The settings of a call as a program gives them, checked; `json_schema` is text by now."""
+    return _sampling(
+        max_tokens,
+        temperature,
+        top_p,
+        top_k,
+        (stop,) if isinstance(stop, str) else tuple(stop),
+        regex,
+        json_schema,
+        () if choices is None else _checked_choices(choices),
+    )
+
+
+@functools.lru_cache(maxsize=512)
+def _sampling(
+    max_tokens: int,
+    temperature: float | None,
+    top_p: float | None,
+    top_k: int | None,
+    stop: tuple[str, ...],
+    regex: str | None,
+    json_schema: str | None,
+    choices: tuple[str, ...],
+) -> Sampling:
+    """The same settings are one object: programs make the same few calls over and over."""
+    for name, number in (("temperature", temperature), ("top_p", top_p), ("top_k", top_k)):
+        if number is not None and not isinstance(number, (int, float)):
+            raise TypeError(f"{name} must be a number, such as {name}=1, not {number!r}")
+    return Sampling(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        stop=stop,
+        regex=regex,
+        json_schema=json_schema,
+        choices=choices,
+    )
+
+
+def _checked_choices(choices: Sequence[str]) -> tuple[str, ...]:
+    options = () if isinstance(choices, str) else tuple(choices)
+    if not options or not all(isinstance(option, str) and option for option in options):
+        raise ValueError(f"choices must be a list of non-empty strings, not {choices!r}")
+    return options

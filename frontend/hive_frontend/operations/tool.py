@@ -1,0 +1,175 @@
+"""Tools: functions that do something outside the agent, as operations."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, TypeVar, cast, overload
+
+from hive_frontend.errors import ToolTimeout
+from hive_frontend.operation import Operation, entered, to_be_awaited
+from hive_frontend.operations.fork import Memo, copy
+from hive_frontend.operations.native import NativeScope
+from hive_frontend.operations.transition import Transition
+from hive_frontend.operations.workspace import Workspace
+
+R = TypeVar("R")
+
+
+class Tool(Operation[Any]):
+    """One call of a function, described but not made."""
+
+    __slots__ = ("_redo", "_timeout_s", "args", "function", "kwargs", "name")
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None,
+        timeout_s: float | None,
+        redo: bool,
+    ) -> None:
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+        self._redo = redo
+        self.name = name
+        self._timeout_s = timeout_s
+
+    async def perform(self, transition: Transition) -> Any:
+        # Agents and models that the function calls are numbered after this transition.
+        scope = NativeScope(transition.session, transition.caller, transition.new_inner_path())
+        with entered(scope):
+            if self.rebuilds:
+                return await self._call(transition)
+            return await transition.session.journaled(self, transition, lambda: self._call(transition))
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether the call has to be made again where a run goes on from a checkpoint.
+
+        The directories of workspaces do not outlive a process; making the calls again makes them anew.
+        """
+        return self._redo or _holds_workspace((self.function, self.args, self.kwargs), set())
+
+    @property
+    def label(self) -> str:
+        """What the function is called."""
+        return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))
+
+    async def _call(self, transition: Transition) -> Any:
+        async with transition.caller.meter.in_time():
+            if inspect.iscoroutinefunction(self.function):
+                result: Any = self.function(*self.args, **self.kwargs)
+            else:
+                result = await transition.session.threads.call(self._called, self._limit)
+            if not inspect.isawaitable(result):
+                return result
+            async with self._limit():
+                return await result
+
+    @asynccontextmanager
+    async def _limit(self) -> AsyncIterator[None]:
+        """`ToolTimeout` for what takes too long."""
+        try:
+            async with asyncio.timeout(self._timeout_s) as limit:
+                yield
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise ToolTimeout(f"tool {self.label} took longer than {self._timeout_s:g} seconds") from error
+
+    def _called(self) -> Any:
+        """What the function gives. Like coroutines, futures cannot end in a `StopIteration`."""
+        try:
+            return self.function(*self.args, **self.kwargs)
+        except StopIteration as error:
+            raise RuntimeError("tool raised StopIteration") from error
+
+    def __fork__(self, memo: Memo) -> Tool:
+        return Tool(
+            copy(self.function, memo),
+            copy(self.args, memo),
+            copy(self.kwargs, memo),
+            self.name,
+            self._timeout_s,
+            self._redo,
+        )
+
+
+def _holds_workspace(value: Any, seen: set[int]) -> bool:
+    """Whether a function or an argument is, or refers to, a workspace."""
+    if isinstance(value, Workspace):
+        return True
+    if id(value) in seen or isinstance(value, (str, bytes, int, float, type, ModuleType, FunctionType)):
+        return False
+    seen.add(id(value))
+    match value:
+        case MethodType():
+            parts: Iterable[Any] = [value.__self__]
+        case functools.partial():
+            parts = [value.func, *value.args, *value.keywords.values()]
+        case dict():
+            parts = value.values()
+        case list() | tuple() | set() | frozenset():
+            parts = value
+        case _:
+            parts = getattr(value, "__dict__", {}).values()
+    return any(_holds_workspace(part, seen) for part in parts)
+
+
+@overload
+def tool(
+    function: Callable[..., Awaitable[R]],
+    /,
+    *args: Any,
+    name: str | None = ...,
+    timeout: float | None = ...,
+    redo: bool = ...,
+    **kwargs: Any,
+) -> Operation[R]: ...
+@overload
+def tool(
+    function: Callable[..., R],
+    /,
+    *args: Any,
+    name: str | None = ...,
+    timeout: float | None = ...,
+    redo: bool = ...,
+    **kwargs: Any,
+) -> Operation[R]: ...
+def tool(
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    name: str | None = None,
+    timeout: float | None = None,
+    redo: bool = False,
+    **kwargs: Any,
+) -> Operation[Any]:
+    """Call a function that does something: `log = await tool(simulate, design, cycles=100)`.
+
+    An `async def` runs in the event loop, any other function in a thread, so that other branches go on
+    meanwhile. Each firing of the state calls it again, with that branch's own copies of the arguments. What
+    it raises is raised at the `await`. After `timeout` seconds, in which waiting for a thread does not count,
+    `ToolTimeout` is raised; a thread cannot be stopped and runs on, but nobody waits for it. `name` names the
+    state, by default after the function. (A function that has parameters called `name`, `timeout` or `redo`
+    itself is given them with `functools.partial`.)
+
+    Where a run is resumed from a checkpoint, tools that had returned are not called again; their results
+    come from the checkpoint. So a tool should change nothing that the agent holds, but return what is new: a
+    run is not resumed behind one that did (`JournalError`). With `redo` the call is made again instead, which
+    is for tools that may be called twice, and do the same again. Calls that are given a `Workspace`, on their
+    own or within another argument, are always made again.
+    """
+    if not callable(function):
+        raise TypeError(f"tool takes a function and its arguments, not {function!r}")
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
+    label = name or cast("str | None", getattr(function, "__name__", None))
+    return to_be_awaited(Tool(function, args, kwargs, label, timeout, redo))

@@ -1,0 +1,241 @@
+"""The record of a run: what its searches share, and what becomes of all their states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from hive_frontend.client.reply import Reply
+from hive_frontend.compiler import Yield
+from hive_frontend.errors import BranchFailed, BudgetExceeded, JournalError, ModelError, ToolTimeout
+from hive_frontend.operation import Call
+from hive_frontend.operations.identity import Path
+from hive_frontend.operations.transition import RunContract
+from hive_frontend.search.events import Event, EventKind, Progress
+from hive_frontend.search.search_tree import SearchTree, Status, TreeNode
+from hive_frontend.search.session import Session
+from hive_frontend.supervisors.state import State, by_promise
+
+OnError = Literal["raise", "drop"]
+OnEvent = Callable[[Event], object]
+
+
+class _Record(NamedTuple):
+    """What the search tree says about a state.
+
+    It does not hold the search, which holds the run: what a run leaves is free as soon as nobody wants it, without
+    a collection of cycles.
+    """
+
+    state: State
+    agent: str
+    above: State | None
+    of_run: bool
+    """Whether it is a state of the run's own agent."""
+    calls: tuple[Call, ...]
+    line: int | None
+
+
+class RunRecord(RunContract):
+    """What the searches of one run share: the session, the slots, the counts of states."""
+
+    def __init__(
+        self,
+        agent: str,
+        session: Session,
+        listeners: Sequence[OnEvent],
+        max_concurrency: int,
+        on_error: OnError = "raise",
+    ) -> None:
+        self._agent = agent
+        self._listeners = tuple(listeners)
+        self.has_listeners = bool(self._listeners)
+        self.session = session
+        self.slots = Slots(max_concurrency)
+        self._records: dict[State, _Record] = {}
+        self._results: list[State] = []
+        self._fatal: Exception | None = None
+        self.ends_branch: tuple[type[BaseException], ...] = (BranchFailed, BudgetExceeded)
+        """What ends the branch that it is raised in; all else ends the run."""
+        if on_error == "drop":
+            self.ends_branch += (ModelError, ToolTimeout)
+        self._dropped: dict[State, Exception] = {}
+        """Dead ends of the run's own agent that are errors."""
+        self._spent = False
+        """Whether a branch of the run's own agent ended because a budget was spent."""
+        self.fired = 0
+        self.alive = 0
+        self._dead = 0
+        self._best_score: float | None = None
+
+    def ends(self, error: BaseException) -> bool:
+        """Whether an error ends the run, and is none of the agents' business: a journal that does not fit, or
+        a listener that failed."""
+        return error is self._fatal or isinstance(error, JournalError)
+
+    def drop(self, state: State, error: BaseException) -> None:
+        """Note that a dead end of the run's own agent is an error."""
+        if isinstance(error, Exception):
+            self._dropped[state] = error
+
+    def raise_if_all_dropped(self) -> None:
+        """Raise the first of the errors that ended branches, where all branches of the run's own agent ended so."""
+        ends = [
+            record.state for record in self._records.values() if record.of_run and record.state.kind == "dead"
+        ]
+        if self._dropped and not self._results and len(ends) == len(self._dropped):
+            raise self._dropped[min(self._dropped, key=_in_tree)]
+
+    def enter(self, agent: str, above: State | None, state: State) -> None:
+        """Take up a new state of an agent, for which the state `above` of another one waits."""
+        waiting, line = state.waiting, None
+        calls: tuple[Call, ...] = ()
+        if waiting is not None:
+            line = waiting.point.line
+            if not isinstance(waiting.operation, Yield):
+                calls = waiting.operation.calls
+        self._records[state] = _Record(state, agent, state.parent or above, above is None, calls, line)
+        kind: EventKind = "committed"
+        if state.kind == "waiting":
+            self.alive += 1
+        elif state.kind == "dead":
+            kind = "dead"
+            self._dead += 1
+            self._spent |= state.spent and above is None
+        else:
+            kind = "final"
+            if above is None:
+                self._results.append(state)
+        best = self._best_score
+        if state.kind != "dead" and state.score is not None and (best is None or state.score > best):
+            self._best_score = state.score
+        if self._listeners:
+            self.report(kind, state, state.replies)
+
+    def report(self, kind: EventKind, state: State | None = None, replies: tuple[Reply, ...] = ()) -> None:
+        """Tell who listens."""
+        if not self._listeners:
+            return
+        totals = self.session.totals
+        progress = Progress(
+            fired=self.fired,
+            alive=self.alive,
+            dead=self._dead,
+            results=len(self._results),
+            best_score=self._best_score,
+            requests=totals.requests,
+            tokens_generated=totals.tokens_generated,
+            tokens_replayed=totals.tokens_replayed,
+            elapsed_s=self.session.elapsed,
+        )
+        detail = None
+        if state is not None and state.kind != "waiting":
+            detail = state.failure if state.kind == "dead" else repr(state.value)
+        event = Event(
+            kind=kind,
+            progress=progress,
+            agent=self._records[state].agent if state else None,
+            state=state.id if state else None,
+            name=state.name if state else None,
+            step=state.parent.name if state and state.parent else None,
+            score=state.score if state else None,
+            replies=tuple(map(str, replies)),
+            tokens_generated=sum(reply.tokens_generated for reply in replies),
+            tokens_replayed=sum(reply.tokens_replayed for reply in replies),
+            detail=detail,
+        )
+        try:
+            for listener in self._listeners:
+                listener(event)
+        except Exception as error:
+            self._fatal = error
+            raise
+
+    @property
+    def results(self) -> list[State]:
+        """The final states of the run's own agent, best first."""
+        return sorted(self._results, key=by_promise)
+
+    @property
+    def best_unfinished(self) -> State | None:
+        """The state with the best score, where a spent budget left no result."""
+        if self._results or not self._spent:
+            return None
+        scored = (
+            state
+            for state, record in self._records.items()
+            if record.of_run and state.kind == "waiting" and state.score is not None
+        )
+        return min(scored, key=by_promise, default=None)
+
+    def tree(self) -> SearchTree:
+        """All states of all searches."""
+        results = self.results
+        return SearchTree(
+            agent=self._agent,
+            nodes=[_node(self._records[state]) for state in sorted(self._records, key=_in_tree)],
+            best=results[0].id if results else None,
+        )
+
+
+class _Waiter(Protocol):
+    def notify(self) -> None: ...
+
+
+class Slots:
+    """Transitions that may be under way at once, over all searches of a run."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: dict[_Waiter, None] = {}
+
+    def take(self, search: _Waiter) -> bool:
+        """Take a slot; if there is none, `search` is notified when there may be one."""
+        if not self._free:
+            self._waiting[search] = None
+            return False
+        self._free -= 1
+        return True
+
+    def give(self) -> None:
+        """Give a slot back."""
+        self._free += 1
+        if not self._waiting:
+            return
+        # All that wait look again, in the order in which they came: the first may not want it any more.
+        waiting, self._waiting = self._waiting, {}
+        for search in waiting:
+            search.notify()
+
+    def leave(self, search: _Waiter) -> None:
+        """Stop waiting."""
+        self._waiting.pop(search, None)
+
+
+def _in_tree(state: State) -> tuple[Path, ...]:
+    return state.order
+
+
+def _node(record: _Record) -> TreeNode:
+    state = record.state
+    status: Status = "expanded" if state.fired else "pruned"
+    if state.kind == "final":
+        status = "result" if record.of_run else "returned"
+    elif state.kind == "dead":
+        status = "dead"
+    return TreeNode(
+        id=state.id,
+        parent=record.above.id if record.above else None,
+        name=state.name,
+        line=record.line,
+        agent=record.agent,
+        status=status,
+        score=state.score,
+        replies=[str(reply) for reply in state.replies],
+        prompts=[call.shown for call in record.calls],
+        fired=state.fired,
+        tokens_generated=sum(reply.tokens_generated for reply in state.replies),
+        tokens_replayed=sum(reply.tokens_replayed for reply in state.replies),
+        failure=state.failure,
+        value=repr(state.value) if state.kind == "final" else None,
+    )

@@ -1,0 +1,101 @@
+"""A run: the search that it is about, and the searches of agents that work for others within it."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from typing import Any, cast
+
+from hive_frontend.compiler import process
+from hive_frontend.compiler.process import Ended, Waiting
+from hive_frontend.errors import BranchFailed, BudgetExceeded, ForeignAwait
+from hive_frontend.operations.transition import Caller, Transition
+from hive_frontend.search.record import OnError, OnEvent, RunRecord
+from hive_frontend.search.search import Search
+from hive_frontend.search.session import Session
+from hive_frontend.supervisors.base import SearchedAgent, Supervisor
+from hive_frontend.supervisors.state import State, by_promise
+
+
+class Run(RunRecord):
+    """One run of an agent under a supervisor."""
+
+    def __init__(
+        self,
+        agent: SearchedAgent,
+        session: Session,
+        supervisor: Supervisor,
+        listeners: Sequence[OnEvent],
+        max_concurrency: int,
+        on_error: OnError = "raise",
+    ) -> None:
+        super().__init__(agent.name, session, listeners, max_concurrency, on_error)
+        self._searched = agent
+        self._supervisor = supervisor
+
+    async def search(self, arguments: dict[str, Any]) -> None:
+        """The search that the run is about."""
+        search = Search(self, self._searched, self._supervisor, self._searched.caller(self.session), None)
+        try:
+            await search.explore(
+                search.start(
+                    self.session.new_root(), lambda: process.start(self._searched.program, arguments)
+                )
+            )
+        except ForeignAwait as error:
+            for note in getattr(error, "__notes__", ()):
+                error.problem.add_note(note)
+            raise error.problem.with_traceback(error.__traceback__) from None
+        self.raise_if_all_dropped()
+        self.report("finished")
+
+    async def search_new(
+        self, agent: SearchedAgent, arguments: dict[str, Any], caller: Caller, transition: Transition
+    ) -> State:
+        """Run another agent from its beginning, as part of a transition; its best final state."""
+        code = functools.partial(process.start, agent.program, arguments)
+        return await self._search_inside(agent, code, None, None, caller, transition)
+
+    async def search_on(
+        self,
+        agent: SearchedAgent,
+        waiting: Waiting,
+        value: Any,
+        score: float | None,
+        caller: Caller,
+        transition: Transition,
+    ) -> State:
+        """Run another agent on from a `yield`, as part of a transition; its best final state."""
+        code = functools.partial(process.resume, waiting, value)
+        return await self._search_inside(agent, code, score, waiting.context, caller, transition)
+
+    async def _search_inside(
+        self,
+        agent: SearchedAgent,
+        code: Callable[[], Waiting | Ended],
+        score: float | None,
+        context: Context | None,
+        caller: Caller,
+        transition: Transition,
+    ) -> State:
+        above = cast(State, transition.origin)
+        search = Search(self, agent, copy.deepcopy(agent.supervisor), caller, above)
+        await search.explore(search.start(transition.new_inner_path(), code, score, context))
+        if not search.finals:
+            raise _end_of(agent, sorted(search.dead, key=by_promise))
+        best = min(search.finals, key=by_promise)
+        for state in search.finals:
+            if state is not best:
+                state.waiting = None
+        return best
+
+
+def _end_of(agent: SearchedAgent, dead: Sequence[State]) -> BranchFailed | BudgetExceeded:
+    """What is raised where an agent was awaited of which no branch is left."""
+    if not dead:
+        return BranchFailed(f"agent {agent.name}: its supervisor gave all branches up")
+    if all(state.spent for state in dead):
+        return BudgetExceeded(str(dead[0].failure))
+    return BranchFailed(f"agent {agent.name}: {dead[0].failure}")
