@@ -146,7 +146,7 @@ def _next() -> Request:
         while True:
             ready = [key.fd for key, _ in selector.select()]
             if 0 in ready:
-                sys.exit()
+                os._exit(0)
             connection = listener.accept()
             if os.fork() == 0:
                 break
