@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 # Kills the server's process group when this process has gone without stop(): the end of its standard input says so.
 _REAPER = 'read -r _ || kill -KILL "-$1"'
@@ -22,6 +23,18 @@ _KILLED_END_S = 5.0
 
 # http_proxy must not come between this process and a server on loopback.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class Process(Protocol):
+    """What is used of ``subprocess.Popen``."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def terminate(self) -> None: ...
 
 
 class ServerDied(RuntimeError):
@@ -41,6 +54,30 @@ def free_port() -> int:
             return port
 
 
+def _runner(module: str) -> Callable[[Sequence[str], Path, Mapping[str, str]], Process]:
+    def run(flags: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> Process:
+        inherited = {**os.environ}
+        # Containers like to set it. Each of the three processes would then compile 7,000 modules at every start,
+        # which takes longer than all the rest of it.
+        inherited.pop("PYTHONDONTWRITEBYTECODE", None)
+        with log_path.open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", module, *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**inherited, **environment},
+            )
+
+    return run
+
+
+def slowdown() -> float:
+    """How many processes want a core, for each that there is; 1 where there are enough."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 class ServerProcess:
     """``python -m MODULE --host 127.0.0.1 --port PORT FLAGS`` in a process group of its own.
 
@@ -55,25 +92,24 @@ class ServerProcess:
         module: str = "hive.launch_server",
         environment: Mapping[str, str] | None = None,
         port: int | None = None,
+        start: Callable[[Sequence[str], Path, Mapping[str, str]], Process] | None = None,
     ) -> None:
-        """``port`` is that of a server that has gone, for one that takes its place; otherwise a free one."""
+        """Start it.
+
+        Args:
+            flags: of the module.
+            log_path: where the server's output goes.
+            module: what is run.
+            environment: variables beside those of this process.
+            port: that of a server that has gone, for one that takes its place; otherwise a free one.
+            start: another way to start a process with these flags, this output and these variables, which leads a
+                group of its own.
+        """
         self.port = free_port() if port is None else port
         self.url = f"http://127.0.0.1:{self.port}"
         self.log_path = log_path
-        command = [sys.executable, "-m", module, "--host", "127.0.0.1", "--port", str(self.port), *flags]
-        inherited = {**os.environ}
-        # Containers like to set it. Each of the three processes would then compile 7,000 modules at every start,
-        # which takes longer than all the rest of it.
-        inherited.pop("PYTHONDONTWRITEBYTECODE", None)
-        with log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**inherited, **(environment or {})},
-            )
+        flags = ["--host", "127.0.0.1", "--port", str(self.port), *flags]
+        self.process = (start or _runner(module))(flags, log_path, environment or {})
         self._reaper = subprocess.Popen(
             ["sh", "-c", _REAPER, "reaper", str(self.process.pid)],
             stdin=subprocess.PIPE,
@@ -95,17 +131,28 @@ class ServerProcess:
     def wait(self, timeout: float = 300.0, waiting: Callable[[float], None] | None = None) -> None:
         """Return when the server is healthy; ``waiting`` is called with the seconds waited so far.
 
+        Args:
+            timeout: seconds on a machine that does nothing else. Where four processes want each core, a second counts
+                as a quarter of one.
+            waiting: called about four times a second.
+
         Raises:
-            ServerDied: when it ends first, or is not healthy within ``timeout`` seconds.
+            ServerDied: when it ends first, or is not healthy in time.
         """
-        started = time.monotonic()
+        started = last = time.monotonic()
+        counted = 0.0
         while not self.healthy():
-            waited = time.monotonic() - started
+            now = time.monotonic()
+            waited = now - started
+            counted += (now - last) / slowdown()
+            last = now
             status = self.process.poll()
             if status is not None:
                 raise ServerDied(f"the server ended with status {status} before it was ready:\n{self.log()}")
-            if waited > timeout:
-                raise ServerDied(f"the server was not ready after {timeout:.0f} s:\n{self.log()}")
+            if counted > timeout:
+                raise ServerDied(
+                    f"the server was not ready after {timeout:.0f} s ({waited:.0f} s on a busy machine):\n{self.log()}"
+                )
             if waiting is not None:
                 waiting(waited)
             time.sleep(0.25)
