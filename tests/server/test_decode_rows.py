@@ -49,6 +49,7 @@ class Client:
 
 @pytest.fixture(scope="module")
 def client(launch_server: Callable[..., ServerProcess]) -> Iterator[Client]:
+    """Of a server of its own: rows join decode batches and it is warmed up, both as on a GPU."""
     flags = ("--hive-decode-rows", "on", "--hive-roles", "--dtype", "float32", "--warmups", "hive")
     server = launch_server(*flags)
     client = Client(server.url)
