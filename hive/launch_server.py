@@ -187,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise SystemExit(f"hive: {sentence}")
     # The scheduler checks again when it knows the model.
     if hive_args.kv_segments and (reason := segments_refusal(server_args, releases.installed(), given)):
-        raise SystemExit(f"hive: --hive-kv-segments is not possible: {reason}")
+        raise SystemExit(f"hive: --hive-kv-segments cannot be used: {reason}")
     try:
         run_server(server_args)
     finally:
