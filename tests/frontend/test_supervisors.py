@@ -137,7 +137,7 @@ def test_several_names_to_branch_at() -> None:
 
 
 def test_branching_at_an_unknown_state_names_the_known_ones() -> None:
-    expected = r"branch_at='prpose' names no state of agent 'thinker'; its states are propose, value"
+    expected = r"branch_at='prpose' is not a state of agent 'thinker'; its states are propose, value"
     with pytest.raises(SupervisorError, match=expected):
         run(thinker, 1, model=ScriptedModel(pick), supervisor=TreeOfThoughts(branch_at="prpose"))
     with pytest.raises(SupervisorError, match="it has no states"):

@@ -14,11 +14,11 @@ from hive_frontend.supervisors import (
     MCTS,
     Beam,
     BestOfN,
-    Books,
     Decision,
     Drop,
     Fire,
     Searcher,
+    SearchProgress,
     SelfRefine,
     TreeOfThoughts,
     Vote,
@@ -113,7 +113,13 @@ def manual() -> type[Any]:
     end = next(n for n, line in enumerate(lines) if n > start and line and not line.startswith("    "))
     code = dedent("\n".join(lines[start:end])).strip()
     assert len(code.splitlines()) <= 40
-    names = {"Books": Books, "Decision": Decision, "Drop": Drop, "Fire": Fire, "Searcher": Searcher}
+    names = {
+        "SearchProgress": SearchProgress,
+        "Decision": Decision,
+        "Drop": Drop,
+        "Fire": Fire,
+        "Searcher": Searcher,
+    }
     space: dict[str, Any] = {**names, "Sequence": list, "State": State, "by_promise": by_promise}
     exec(code, space)
     return space["Halving"]  # type: ignore[no-any-return]
