@@ -123,7 +123,7 @@ def test_what_changed_is_said(tmp_path: Path, name: str) -> None:
     with pytest.raises(JournalError) as caught:
         run(agent_of(TEMPLATE.replace(old, new)), model=ECHO, checkpoint=tmp_path / "j")
     assert said in str(caught.value)
-    assert "give another file to begin anew" in str(caught.value)
+    assert "give another file to start a new run" in str(caught.value)
 
 
 @pytest.mark.parametrize(

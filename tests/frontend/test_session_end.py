@@ -45,7 +45,7 @@ WARNINGS = {
 async def test_the_server_is_told_that_a_session_ended(
     ending: Ending, farewell: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("hive_frontend.search.session._GOODBYE_S", 0.2)
+    monkeypatch.setattr("hive_frontend.search.session._END_SESSION_TIMEOUT_S", 0.2)
     asked = asyncio.Event()
 
     async def generate(request: Received) -> Answer:

@@ -216,7 +216,7 @@ def test_firing_again_and_again() -> None:
         (lambda state: [Fire(state), Fire(state)], "was fired for the last time, or dropped"),
         (lambda state: [Drop(state), Fire(state)], "was fired for the last time, or dropped"),
         (lambda state: [Fire(state, times=0)], "times must be at least 1"),
-        (lambda state: [state], "must give Fire, Drop and Ask"),
+        (lambda state: [state], "must return Fire, Drop and Ask decisions"),
     ],
 )
 def test_supervisors_that_break_the_rules(decision: Any, message: str) -> None:
