@@ -291,7 +291,7 @@ async def test_the_native_run_asks_like_the_compiled_one() -> None:
 
 
 def test_the_compiler_knows_the_calls() -> None:
-    with pytest.raises(CompileError, match="a model call that is not awaited"):
+    with pytest.raises(CompileError, match="a call of decode that is not awaited"):
 
         @agent
         async def forgotten() -> None:
