@@ -174,7 +174,7 @@ class Search:
             elif isinstance(decision, Drop):
                 self._drop(decision.state)
             elif isinstance(decision, Ask):
-                self._begin(self._run_asked_agent(decision), None, None)
+                self._start_task(self._run_asked_agent(decision), None, None)
             else:
                 raise SupervisorError(
                     f"{self._supervisor}: fire() must return Fire, Drop and Ask decisions, not {decision!r}"
@@ -260,7 +260,7 @@ class Search:
         if answer is NOT_NOW:
             if firing.context is None:
                 firing.context = self._base.copy()
-            self._begin(self._perform(firing), state, run.slots if slot else None, firing.context)
+            self._start_task(self._perform(firing), state, run.slots if slot else None, firing.context)
             return True
         if slot:
             run.slots.give()
@@ -343,7 +343,7 @@ class Search:
             self._supervisor.wake(firing.state)
         self._arrived.append(firing)
 
-    def _begin(
+    def _start_task(
         self,
         work: Coroutine[Any, Any, None],
         state: State | None,

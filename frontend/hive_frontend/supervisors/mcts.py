@@ -65,8 +65,8 @@ class MCTS(Searcher[MCTSProgress]):
     - Backpropagation: add the reward to every node on the path.
 
     The reward of a state is `reward(state)`, by default its score. Dead ends, and states without a score or with
-    -inf, count as the lowest reward so far. A simulation that selects a result or a dead end again counts as a
-    visit and fires nothing.
+    -inf, count as the lowest reward so far. A simulation that selects a result or a dead end again fires nothing and
+    backpropagates its reward once more.
 
     `widening=(k, alpha)` turns on progressive widening: a node with n visits may have k * n^alpha children, but at
     least 1. `branching`, if given, is then the upper limit.

@@ -38,12 +38,12 @@ class TreeOfThoughts(Searcher[TreeOfThoughtsProgress]):
       generations can wait only if `branch_at` has several names; the generation with the fewest branchings on its
       branches is expanded first.
     - `"dfs"`: depth-first search. Of the states that the last expansion led to, the `breadth` best are kept, and
-      the best of them is fired `branching` times. If all its successors die or are dropped, the search backtracks
-      to the next best.
+      the best of them is fired `branching` times. Once its subtree is exhausted, the search backtracks to the next
+      best.
 
     `select` is the state evaluator: `"value"` ranks states by score, a `Vote` by the votes of another agent. A
-    vote is held only if there are more candidates than places. States that score below `threshold` are dropped;
-    states without a score are not.
+    vote is held only if it can make a difference. States that score below `threshold` are dropped; states without a
+    score are not.
 
     The search ends when there are `limit` results, when the next expansion would exceed `budget` firings of states
     named `branch_at` (None: no limit), or when no state is left. These conditions are checked between rounds, so

@@ -145,8 +145,8 @@ class _Analysis:
     def _loop(self, body: list[ast.stmt], head: Live, successors: _Successors, bound: Live) -> Live:
         """Return the live variables at the head of a loop: the least fixed point, found by iteration."""
         while True:
-            turn = replace(successors, on=head, on_break=successors.on, on_continue=head)
-            again = head | (self.block(body, turn) - bound)
+            iteration = replace(successors, on=head, on_break=successors.on, on_continue=head)
+            again = head | (self.block(body, iteration) - bound)
             if again == head:
                 return head
             head = again
