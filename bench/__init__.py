@@ -1,1 +1,1 @@
-"""Reproducible experiments: each folder is one workload with its rules, its data and its baselines."""
+"""Reproducible experiments: each folder is a workload; `harness`, `traces` and `training` are what they share."""

@@ -9,14 +9,13 @@ supervisor in the decorator fires the state `patch` several times, and with ever
 `context_gather` of its own, which only learns of the patches of that branch.
 
 Patches are held to small edits of lines that were really gathered, so that even a very small model writes patches
-that apply. Few such edits exist, and chance finds the right ones, too: `--by-lot` runs the same search with every
-answer drawn by lot, which is what a model has to be compared with.
+that apply. Few such edits exist, and chance finds the right ones, too: `--random` runs the same search with random
+answers, the baseline that a model has to be compared with.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import re
 import subprocess
 import sys
@@ -28,18 +27,16 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from hive_frontend.client import sample_seed
 from hive_frontend.supervisors import MCTS
-from hive_frontend.testing import FunctionModel
 from rich.console import Console
 
+from examples.random_model import random_model
 from hive import (
     ChildEnded,
     Client,
     HttpClient,
     LiveView,
     ModelError,
-    Request,
     RunResult,
     Supervisor,
     TreeOfThoughts,
@@ -288,15 +285,6 @@ def supervisor_of(search: Algorithm, branching: int, breadth: int) -> Supervisor
     )
 
 
-def by_lot() -> FunctionModel:
-    """A model that draws each answer from its choices by lot."""
-
-    def draw(request: Request) -> str:
-        return random.Random(sample_seed(request.seed, request.sample)).choice(request.sampling.choices)
-
-    return FunctionModel(draw)
-
-
 async def repair(
     model: Client, *, supervisor: Supervisor | None = None, seed: int = 0, console: Console | None = None
 ) -> RunResult[list[str]]:
@@ -309,9 +297,7 @@ async def repair(
 
 def main(
     url: Annotated[str | None, typer.Option(help="The server, such as http://localhost:30000.")] = None,
-    by_lot_: Annotated[
-        bool, typer.Option("--by-lot", help="Draw all answers by lot, without a server.")
-    ] = False,
+    random: Annotated[bool, typer.Option("--random", help="Give random answers, without a server.")] = False,
     search: Annotated[Algorithm, typer.Option(help="The algorithm.")] = Algorithm.TOT,
     branching: Annotated[int, typer.Option(min=1, help="Patches per state.")] = 6,
     breadth: Annotated[int, typer.Option(min=1, help="States kept per round.")] = 3,
@@ -320,10 +306,10 @@ def main(
     api_key: Annotated[str | None, typer.Option(envvar="HIVE_API_KEY", help="The server's API key.")] = None,
 ) -> None:
     """Repair a small Python project with two bugs."""
-    if (url is None) != by_lot_:
-        raise typer.BadParameter("give one of the two", param_hint="--url and --by-lot")
+    if (url is None) != random:
+        raise typer.BadParameter("give one of the two", param_hint="--url and --random")
     try:
-        model: Client = by_lot() if url is None else HttpClient(url, api_key=api_key)
+        model: Client = random_model() if url is None else HttpClient(url, api_key=api_key)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from None
     console = Console()

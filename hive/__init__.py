@@ -1,7 +1,7 @@
-"""Hive: agents as plain coroutines, compiled to flow graphs, searched by supervisors.
+"""Hive: write agents as plain coroutines, compile them to flow graphs, and search over them with supervisors.
 
-``from hive import agent, gen, run`` is all a program needs.  This package re-exports the frontend, each name when it
-is first used, and imports nothing heavier: no torch, no SGLang.
+``from hive import agent, gen, run`` is all that a program needs.  This package re-exports the frontend, each name on
+first use, and imports nothing heavy: neither torch nor SGLang.
 """
 
 from typing import TYPE_CHECKING, Any

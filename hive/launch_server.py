@@ -1,8 +1,8 @@
 """``python -m hive.launch_server``: SGLang's server with Hive's patches.
 
 Takes every flag of SGLang's own launcher plus the ``--hive-*`` group.  Without ``--model-path`` it serves the
-embedded model; without a GPU it picks settings that work on a CPU.  This is the only module of ``hive`` that
-touches SGLang, and it imports it late, so that a missing extra is a sentence and not a traceback.
+embedded model; without a GPU it chooses settings for a CPU.  This is the only module of ``hive`` that uses SGLang.  It
+imports it late, so that a missing extra gives one sentence instead of a traceback.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from hive.server.flags.server_args import HiveServerArgs
 from hive.server.roles import UnfitAdapter, lora_flags
 
 MODEL_FLAGS = frozenset({"--model-path", "--model", "--config"})
-"""Flags of SGLang that say which model is served; without one of them it is the embedded one."""
+"""SGLang's flags that select the model; without any of them, the server serves the embedded one."""
 
 
 def cpu_defaults(argv: Sequence[str]) -> list[str]:
-    """Flags that make SGLang serve on a CPU, less those that ``argv`` sets itself."""
+    """Return the flags that make SGLang serve on a CPU, without those that ``argv`` sets itself."""
     defaults = {
         "--device": ["cpu"],
         "--attention-backend": ["torch_native"],
         "--cuda-graph-backend-decode": ["disabled"],
         "--cuda-graph-backend-prefill": ["disabled"],
-        # An idle scheduler polls without a pause, by default: on a small machine that is a core nobody else has.
+        # By default an idle scheduler polls in a busy loop, which takes a whole core of a small machine.
         "--sleep-on-idle": [],
-        # The warm-up request costs seconds on a CPU and prepares nothing there.
+        # The warm-up request takes seconds on a CPU and has no use there.
         "--skip-server-warmup": [],
-        # Without a bound SGLang sizes the KV pool by free memory: most of the machine's.
+        # Otherwise SGLang sizes the KV pool by free memory, and takes most of the machine's.
         "--max-total-tokens": ["32768"],
         "--max-running-requests": ["64"],
     }
@@ -44,7 +44,7 @@ def cpu_defaults(argv: Sequence[str]) -> list[str]:
 
 
 def with_warm_up(argv: Sequence[str]) -> list[str]:
-    """Flags with Hive's warm-up (:mod:`sglang_patches.http.warmup`), unless there is to be none."""
+    """Add Hive's warm-up (:mod:`sglang_patches.http.warmup`) to the flags, unless they configure the warm-up."""
     given = {argument.split("=", 1)[0] for argument in argv}
     if given & {"--warmups", "--skip-server-warmup"}:
         return list(argv)
@@ -54,8 +54,8 @@ def with_warm_up(argv: Sequence[str]) -> list[str]:
 def _has_bfloat16() -> bool:
     """Whether this CPU computes in bfloat16.
 
-    One that does not converts what it multiplies: with 64 tokens a layer of the embedded model's size takes five times
-    as long as in float32, with eight three times (measured with AVX2).
+    Other CPUs convert each operand.  With 64 tokens, a layer of the embedded model's size then takes five times as long
+    as in float32, with eight tokens three times (measured with AVX2).
     """
     import torch
 
@@ -67,7 +67,7 @@ def split_args(argv: Sequence[str]) -> tuple[HiveServerArgs, list[str]]:
     """Separate Hive's flags from SGLang's.
 
     Raises:
-        SystemExit: status 2, after naming the flag and its rule on standard error.
+        SystemExit: status 2, after an error message with the flag and its rule.
     """
     parser = argparse.ArgumentParser(prog="python -m hive.launch_server", add_help=False, allow_abbrev=False)
     HiveServerArgs.add_cli_args(parser)
@@ -81,7 +81,7 @@ def split_args(argv: Sequence[str]) -> tuple[HiveServerArgs, list[str]]:
             namespace.hive_eviction = "engine"
         elif namespace.hive_eviction != "engine":
             parser.error(
-                "--radix-eviction-policy and --hive-eviction both choose the policy; give one of them"
+                "--radix-eviction-policy and --hive-eviction both choose the policy; give only one of them"
             )
     if namespace.hive_roles and (other := given & {"--config", "--lora-paths"}):
         parser.error(
@@ -95,7 +95,7 @@ def split_args(argv: Sequence[str]) -> tuple[HiveServerArgs, list[str]]:
 
 
 def model_path(argv: Sequence[str]) -> Path:
-    """The folder of the model that the flags name."""
+    """Return the folder of the model that the flags name."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--model-path", "--model", type=Path, required=True)
     named: Path = parser.parse_known_args(list(argv))[0].model_path
@@ -103,7 +103,7 @@ def model_path(argv: Sequence[str]) -> Path:
 
 
 def print_help() -> None:
-    """SGLang's flags, then Hive's group."""
+    """Print SGLang's flags and Hive's."""
     from sglang.srt.server_args import ServerArgs
 
     parser = argparse.ArgumentParser(
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Start the server and serve until it is stopped.
 
     Raises:
-        SystemExit: non-zero, after one clear message, when the server cannot start as asked.
+        SystemExit: non-zero, after one clear message, if the server cannot start as requested.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     hive_args, rest = split_args(arguments)
@@ -155,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             rest += ["--served-model-name", "smollm2-135m-instruct"]
     if hive_args.roles:
         try:
-            # In front, so that what the user says of LoRA counts.
+            # In front, so that the user's own LoRA flags take precedence.
             rest = [*lora_flags(cpu_platform.needed(), model_path(rest)), *rest]
         except (FileNotFoundError, UnfitAdapter) as error:
             raise SystemExit(f"hive: --hive-roles: {error}") from None
@@ -170,11 +170,11 @@ def main(argv: Sequence[str] | None = None) -> None:
                 "Leave the flag out on this machine"
             )
         rest += cpu_defaults(rest)
-        # OpenMP threads spin while they wait, by default. As soon as anything else wants the cores (this server has
-        # four processes), a decode step then waits for time slices: 1,200 ms instead of 44 ms, measured on two
-        # cores under a load of six. The scheduler processes inherit the variable before they load torch.
+        # By default, OpenMP threads spin while they wait. When other processes compete for the cores (this server
+        # alone has four), a decode step then waits for time slices: 1,200 ms instead of 44 ms, measured on two cores
+        # under a load of six. The scheduler processes inherit the variable before they load torch.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        # A server that loses its scheduler would wait for a GPU to settle, and a minute for its core dump.
+        # Otherwise a server that loses its scheduler waits for the GPU, and a minute for a core dump.
         os.environ.setdefault("SGLANG_CUDA_COREDUMP_BEFORE_CRASH", "0")
         os.environ.setdefault("SGLANG_PYSPY_DUMP_BEFORE_CRASH", "0")
 
@@ -185,9 +185,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     server_args = prepare_server_args(rest)
     if sentence := refusal(server_args, os.environ):
         raise SystemExit(f"hive: {sentence}")
-    # The scheduler asks once more, when it knows the model.
+    # The scheduler checks again when it knows the model.
     if hive_args.kv_segments and (reason := segments_refusal(server_args, releases.installed(), given)):
-        raise SystemExit(f"hive: --hive-kv-segments cannot be had: {reason}")
+        raise SystemExit(f"hive: --hive-kv-segments is not possible: {reason}")
     try:
         run_server(server_args)
     finally:

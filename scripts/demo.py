@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bench.game24.puzzles import TEST_SET
+from examples.game24.puzzles import TEST_SET
 from hive.server.embedded_model import EmbeddedModelError, ensure_embedded_model
 from hive.server.server_process import ServerDied, ServerProcess
 

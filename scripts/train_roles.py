@@ -5,8 +5,8 @@ Writes the adapter in PEFT's format and ``metrics.json`` beside it: what was tau
 model knows of held-out questions before and after, by their kind. On one GPU a role takes minutes, and with
 ``--minutes`` no more than so many; ``--tiny`` shows on a CPU that everything works, and teaches nothing to speak of.
 
-``--role choreography`` is another kind: the model runs workflows (``bench.kv_segments.workflows``) on whole prompts,
-and the adapter learns to say the same when messages are encoded once and reused. Then ``metrics.json`` says how near
+``--role choreography`` is another kind: the model runs ``examples.choreography.workflows`` on whole prompts, and the
+adapter learns to say the same when messages are encoded once and reused. Then ``metrics.json`` says how near
 it comes on held-out problems. This needs torch and transformers only; ``--minutes`` bounds the training alone, and the
 workflows before it take about as long.
 """
@@ -28,21 +28,21 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.game24 import prompts
-from bench.game24.puzzles import TEST_SET, TUNING_SET, puzzles
-from bench.game24.rules import Numbers, legal_steps, successors
-from bench.kv_segments.problems import problems
-from bench.kv_segments.workflows import WORKFLOWS
-from bench.roles import game24, rtl
-from bench.roles.example import Question
-from bench.roles.lora import Encoded, Settings, encode, save, train
+from bench.training import game24, rtl
+from bench.training.example import Question
+from bench.training.lora import Encoded, Settings, encode, save, train
+from examples.choreography.problems import problems
+from examples.choreography.workflows import WORKFLOWS
+from examples.game24 import prompts
+from examples.game24.puzzles import TEST_SET, TUNING_SET, puzzles
+from examples.game24.rules import Numbers, legal_steps, successors
 
 FURTHER = {"proposer": (25_000, 32), "valuer": (9_000, 24)}
 """Puzzles beyond the game's own, and their largest number. The proposer is to find steps in puzzles that it never met,
 and finds the more the more it has met; the valuer is to know by heart what can follow a step."""
 TINY_FURTHER = (20, 24)
 TIMES = 3
-"""How often each bug is told, each time in other words."""
+"""In how many ways each bug is phrased."""
 LONGEST = 2_000
 """Tokens of a lesson, which is left out if it has more."""
 
@@ -91,7 +91,7 @@ class Course(NamedTuple):
     questions: dict[str, list[Question]]
     """By their kind."""
     about: dict[str, Any]
-    """What is to be told of the lessons."""
+    """What the metrics say of the lessons."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -127,7 +127,7 @@ def base_model(folder: Path) -> Any:
 
 def taught(options: argparse.Namespace, settings: Settings, tokenizer: Any) -> dict[str, Any]:
     """Train a role on lessons with right answers; returns its metrics."""
-    from bench.roles.quiz import grade
+    from bench.training.quiz import grade
 
     began = time.monotonic()
     rng = random.Random(settings.seed)
@@ -164,9 +164,9 @@ def taught(options: argparse.Namespace, settings: Settings, tokenizer: Any) -> d
 
 def distilled(options: argparse.Namespace, settings: Settings, tokenizer: Any) -> dict[str, Any]:
     """Train choreographed workflows to say what they say on whole prompts; returns the metrics."""
-    from bench.roles import low_rank
-    from bench.roles.mimicry import fidelity, teach
-    from bench.roles.traces import record, size_of
+    from bench.training import low_rank
+    from bench.training.mimicry import fidelity, teach
+    from bench.training.traces import record, size_of
 
     amounts = TINY_TRACED if options.tiny else TRACED
     if options.problems is not None:
@@ -296,7 +296,7 @@ def playing(role: str, tokenizer: Any, rng: random.Random, *, tiny: bool) -> Cou
             {f"steps of {where}": [step_from(numbers) for numbers in some] for where, some in asked.items()},
             about,
         )
-    # A position after a step, the step drawn by lot: so most of them are hopeless, as in a search.
+    # A position after a random step: so most of them are hopeless, as in a search.
     return Course(
         encode(tokenizer, game24.judgements(positions, rng)),
         {

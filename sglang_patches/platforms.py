@@ -1,7 +1,7 @@
-"""The CPU as a platform of SGLang's (``sglang.srt.platforms``): pure torch, out of tree.
+"""The CPU as an out-of-tree platform of SGLang (``sglang.srt.platforms``), in pure torch.
 
-In a module of its own because importing SGLang's platform package resolves the current platform, which loads the
-entry point of :mod:`sglang_patches.cpu_platform`: that one must not be half imported then.
+This is a separate module because importing SGLang's platform package resolves the current platform, which loads the
+entry point in :mod:`sglang_patches.cpu_platform`. That module must be fully imported by then.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sglang.srt.platforms.interface import SRTPlatform
 
 
 class HiveCpuPlatform(CpuDeviceMixin, SRTPlatform):  # type: ignore[misc]
-    """The pure-torch CPU.  Being out of tree (``OOT``) keeps SGLang off its sgl_kernel code paths."""
+    """The pure-torch CPU platform. Out-of-tree platforms (``OOT``) do not use SGLang's sgl_kernel code paths."""
 
     _enum = PlatformEnum.OOT
 

@@ -1,8 +1,8 @@
-"""Entry point ``sglang.srt.plugins``: registers the hooks of the table, and checks that they took.
+"""Entry point ``sglang.srt.plugins``: registers the hooks of the table and verifies that they applied.
 
-SGLang calls :func:`activate` in the launching process before arguments are parsed and again in every scheduler
-process.  It only logs a plugin that fails, so :func:`~sglang_patches.contract.activation.verify` is called where a
-failure can stop the start: by ``hive.launch_server`` and at the end of ``Scheduler.__init__``.
+SGLang calls :func:`activate` in the launching process before it parses arguments, and again in every scheduler
+process. It only logs a plugin that fails.  Therefore ``hive.launch_server`` and the end of ``Scheduler.__init__``
+call :func:`~sglang_patches.contract.activation.verify`, where a failure can stop the start.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def activate() -> None:
-    """Entry point ``sglang.srt.plugins``: register every active patch, and Hive's sampler, with SGLang."""
+    """Register every active patch, Hive's sampler and Hive's warm-up with SGLang."""
     hive = HiveServerArgs.in_environment()
     try:
         activation.register()
@@ -27,9 +27,9 @@ def activate() -> None:
             sampler.register()
             warmup.register()
     except releases.UnsupportedRelease as error:
-        # Hive's own launcher refuses to start, see activation.verify(); a stock server is left as it is.
+        # Hive's own launcher refuses to start, see activation.verify(). A stock server stays unpatched.
         if not hive and activation.active_patches():
-            logger.warning("Hive: nothing is patched: %s", error)
+            logger.warning("Hive: SGLang is not patched: %s", error)
     except Exception as error:
-        activation.failed(error)
+        activation.record_failure(error)
         raise

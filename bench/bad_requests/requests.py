@@ -1,6 +1,6 @@
 """The collection: each request is wrong in one way, and names the field that an answer has to blame.
 
-``tests/server/test_bad_requests.py`` sends all of them to a Hive server, which must answer 400 and go on serving;
+``tests/server/test_bad_requests.py`` sends all of them to a Hive server, which must answer 400 and keep serving;
 ``python -m bench.bad_requests`` sends them to stock SGLang and prints what happens.
 """
 
@@ -17,7 +17,7 @@ MODEL = "default"
 """What requests call the model."""
 
 Outcome = Literal["dies", "stalls", "500", "400", "200", "no answer", "connection closed"]
-"""``dies``: the server is gone.  ``stalls``: it no longer answers anybody.  Otherwise what the request got."""
+"""``dies``: the server is gone.  ``stalls``: it no longer answers any request.  Otherwise the answer."""
 
 
 @dataclass(frozen=True)

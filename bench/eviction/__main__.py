@@ -10,19 +10,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import shlex
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console
-
 from bench.eviction.cost import CostRow, measure_cost
-from bench.eviction.measure import Replayed, Work, replayed
 from bench.eviction.policies import CLAIRVOYANT, MAIN_POLICIES, POLICIES
 from bench.eviction.pool_replay import Leak
-from bench.eviction.recordings import recorded, recordings
 from bench.eviction.report import (
     BASELINE,
     POLICY,
@@ -36,15 +30,14 @@ from bench.eviction.report import (
     score_trace,
     server_table,
 )
-from bench.eviction.scenarios import SCENARIOS, Scenario
+from bench.eviction.scenarios import SCENARIOS, Replayed, Scenario, Work, recorded, replayed
 from bench.eviction.schedule import PoolTooSmall
 from bench.eviction.servers import bounds_of, rows_and_goals, run_servers
-from bench.logits_cache.client import BenchError
-from bench.logits_cache.machine import public_command
-from bench.report_file import can_plot, how_made, positive
+from bench.harness.client import BenchError
+from bench.harness.command import Command, Run, positive
+from bench.traces.recording import recordings
 from hive.server.server_process import ServerDied
 
-MODULE = "bench.eviction"
 COST, RECORDED, SERVER = "cost", "rtl", "server"
 PARTS = (*SCENARIOS, RECORDED, COST, SERVER)
 SERVER_POLICIES, QUICK_SERVER_POLICIES = ("lru", "paper", "density"), ("lru", "density")
@@ -55,8 +48,6 @@ SCORED = ("A", "B", "D", "E")
 
 
 class Settings(NamedTuple):
-    """What a run is asked for."""
-
     scenarios: Sequence[Scenario]
     policies: Sequence[str]
     seeds: int
@@ -73,76 +64,32 @@ class Settings(NamedTuple):
     workers: int
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {MODULE}",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _parser() -> Command:
+    quick = (
+        f"{QUICK_SEEDS} seeds instead of {SEEDS}, no sweep over pools, fewer turns of the cost, and one server for "
+        f"each of {', '.join(QUICK_SERVER_POLICIES)} instead of two for each of {', '.join(SERVER_POLICIES)}"
     )
-    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="write the report here")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="for the plots (default: beside FILE)")
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help=f"{QUICK_SEEDS} seeds instead of {SEEDS}, no sweep over pools, fewer turns of the cost, and one server "
-        f"for each of {', '.join(QUICK_SERVER_POLICIES)} instead of two for each of {', '.join(SERVER_POLICIES)}",
-    )
-    parser.add_argument("--seeds", type=positive, metavar="N", help="so many seeds")
-    parser.add_argument(
-        "--only",
-        choices=PARTS,
-        nargs="+",
-        default=PARTS,
-        metavar="PART",
-        help=f"of {', '.join(PARTS)}",
-    )
-    parser.add_argument(
-        "--trace",
-        type=Path,
-        action="append",
-        metavar="FILE",
-        help=f"a recorded run to replay as part of {RECORDED} (repeatable; default: those of the bench)",
-    )
-    parser.add_argument(
-        "--policies",
-        choices=POLICIES,
-        nargs="+",
-        default=MAIN_POLICIES,
-        metavar="POLICY",
-        help=f"of {', '.join(POLICIES)}; {BASELINE} is always replayed",
-    )
-    parser.add_argument(
-        "--server-trace",
-        type=Path,
-        metavar="FILE",
-        help="the recorded run for the servers (default: the shortest with --quick, else the longest)",
-    )
-    parser.add_argument(
-        "--server-pool",
-        type=positive,
-        metavar="TOKENS",
-        help="their pool (default: the middle one of the trace)",
-    )
-    parser.add_argument(
-        "--server-flags",
-        type=shlex.split,
-        default=[],
-        metavar="FLAGS",
-        help="further flags of the servers, in one word: '--model-path ...' (default: the embedded model)",
-    )
-    parser.add_argument(
-        "--repeats", type=positive, metavar="N", help="servers for each policy (default: 2, quick: 1)"
-    )
-    parser.add_argument("--workers", type=positive, default=2, metavar="N", help="processes (default: 2)")
+    parser = Command("bench.eviction", __doc__, quick=quick, plots=True, width=140)
+    option, several = parser.option, parser.several
+    option("--seeds", positive, "N", "so many seeds")
+    several("--only", PARTS, "only these parts", PARTS)
+    about = f"a recorded run to replay as part of {RECORDED} (repeatable; default: those of the bench)"
+    option("--trace", Path, "FILE", about, action="append")
+    several("--policies", POLICIES, f"{BASELINE} is always replayed", MAIN_POLICIES)
+    about = "the recorded run for the servers (default: the shortest with --quick, else the longest)"
+    option("--server-trace", Path, "FILE", about)
+    option("--server-pool", positive, "TOKENS", "their pool (default: the middle one of the trace)")
+    about = "further flags of the servers, in one word: '--model-path ...' (default: the embedded model)"
+    option("--server-flags", shlex.split, "FLAGS", about, default=[])
+    option("--repeats", positive, "N", "servers for each policy (default: 2, quick: 1)")
+    option("--workers", positive, "N", "processes", default=2)
     return parser
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
     """The options, with what --quick stands for.
 
-    Raises:
-        ValueError: when a file is no trace.
-        OSError: when it cannot be read.
+    Raises `ValueError` when a file is no trace, and `OSError` when it cannot be read.
     """
     quick: bool = options.quick
     scenarios = [SCENARIOS[name] for name in SCENARIOS if name in options.only]
@@ -174,16 +121,15 @@ def settings_of(options: argparse.Namespace) -> Settings:
     )
 
 
-def measure(settings: Settings, command: str, console: Console) -> Report:
-    """Everything that is asked for."""
-    began = time.monotonic()
+def measure(settings: Settings, run: Run) -> Report:
+    console = run.console
     # Before anything that takes minutes: this says whether the pool of the servers is large enough.
     bounds = {} if settings.served is None else bounds_of(settings.served, settings.served.pools[0])
     cost: list[CostRow] = []
     if settings.cost_turns:
         # Alone on the machine: this is about time.
         console.print("cost of evicting")
-        # What else a policy is told does not change what it does.
+        # Variants of a policy without agents or ends cost the same.
         timed = [
             BASELINE,
             *(name for name in settings.policies if name in MAIN_POLICIES and POLICIES[name].hive),
@@ -222,7 +168,7 @@ def measure(settings: Settings, command: str, console: Console) -> Report:
             rows += server_rows
             goals += server_goals
     return Report(
-        **how_made(command, began),
+        **run.how_made(),
         scenarios={scenario.name: scenario.what for scenario in settings.scenarios},
         goals=goals,
         rows=rows,
@@ -250,36 +196,30 @@ def _scores(scenarios: Sequence[Scenario], results: Sequence[Replayed]) -> list[
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options = _parser().parse_args(argv)
-    # In a file the tables shall have the room that they need.
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    run = _parser().run(argv)
     try:
-        settings = settings_of(options)
+        settings = settings_of(run.options)
     except (ValueError, OSError) as error:
         raise SystemExit(f"bench: {error}") from None
     try:
-        report = measure(settings, public_command(sys.argv[1:] if argv is None else argv, MODULE), console)
+        report = measure(settings, run)
     except (Leak, PoolTooSmall) as error:
         raise SystemExit(f"bench: {error}") from None
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(report.model_dump_json(indent=1) + "\n")
     replays = [row for row in report.rows if row.source == "trace"]
     served = [row for row in report.rows if row.source == "server"]
-    if replays:
-        console.print(rows_table(replays))
-    if served:
-        console.print(server_table(served))
-    if report.cost:
-        console.print(cost_table(report.cost))
-    if report.goals:
-        console.print(goals_table(report.goals))
-    if can_plot(console):
+    tables = [
+        *([rows_table(replays)] if replays else []),
+        *([server_table(served)] if served else []),
+        *([cost_table(report.cost)] if report.cost else []),
+        *([goals_table(report.goals)] if report.goals else []),
+    ]
+
+    def plot(folder: Path, stem: str) -> list[Path]:
         from bench.eviction.plots import write_plots
 
-        folder = options.plots or options.json.parent
-        for path in write_plots(report.rows, report.scores, folder, options.json.stem):
-            console.print(f"plot: {path}", highlight=False)
-    console.print(f"report: {options.json} ({report.seconds:.0f} s)", highlight=False)
+        return write_plots(report.rows, report.scores, folder, stem)
+
+    run.finish(report, tables, plot)
     if report.failed is not None:
         raise SystemExit(f"bench: {report.failed}")
 

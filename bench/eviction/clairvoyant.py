@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Iterable, Sequence
 
 from bench.eviction.outcome import Outcome
-from bench.eviction.prefix_tree import PrefixTree
-from bench.eviction.trace import Event, Trace
+from bench.traces.prefix_tree import PrefixTree
+from bench.traces.trace import Event, Trace
 
 _NEVER = 1 << 62
 
@@ -20,12 +20,7 @@ def clairvoyant(trace: Trace, tree: PrefixTree, events: Sequence[Event], pool: i
 
     That is the least prefill there can be, but for tokens that come for nothing before their next use, because the
     model happens to write them once more or a prompt ends in them: these could leave sooner.
-
-    Args:
-        trace: the requests.
-        tree: of this trace.
-        events: of this trace, in an order that `pool` allows.
-        pool: capacity in tokens.
+    `events` are those of the trace, in an order that `pool` (in tokens) allows.
     """
     return _Clairvoyant(trace, tree, events, pool).run()
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from pydantic import BaseModel
 
 from bench.eviction.policies import POLICIES
 from bench.eviction.pool_replay import PoolReplay
-from bench.eviction.trace import Event, Request, Trace
-from bench.eviction.workload import Generator, Tokens
+from bench.eviction.workload import Generator
+from bench.traces.trace import Event, Request, Tokens, Trace
 
 LEAVES = 10_000
 _AGENTS = 8
 _SYSTEM_TOKENS = 200
 _PROMPT_TOKENS, _OUTPUT_TOKENS = 48, 16
-"""Of each request, and nobody else's: all of it enters the tree."""
+"""Of each request, unlike any other's: all of it enters the tree."""
 _TURN = 200
 """Requests of a policy's turn: enough for a policy that evicts a hundredth of the pool at once to do so twice."""
 
@@ -91,10 +91,7 @@ def _requests(count: int) -> tuple[Trace, Sequence[Event]]:
         )
         for number in range(count)
     ]
-    return Trace(requests, events := list(_one_after_another(count))), events
-
-
-def _one_after_another(count: int) -> Iterator[Event]:
+    events: list[Event] = []
     for number in range(count):
-        yield ("start", number)
-        yield ("finish", number)
+        events += [("start", number), ("finish", number)]
+    return Trace(requests, events), events

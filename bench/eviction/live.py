@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from bench.eviction.outcome import HOT_AGENTS, Outcome
-from bench.eviction.trace import Trace
-from bench.eviction.workload import Tokens
-from bench.logits_cache.client import BenchError
+from bench.eviction.outcome import Outcome
+from bench.harness.client import BenchError
+from bench.traces.trace import HOT_AGENTS, Tokens, Trace
 
 NGRAM = 8
-"""Outputs shorter than this stay as recorded: they cannot be told from chance, and little KV is lost with them."""
+"""Outputs shorter than this stay as recorded: a match could be a coincidence, and little KV is lost with them."""
 
 
 @dataclass(frozen=True)
@@ -117,15 +116,14 @@ def client_of(url: str) -> httpx.AsyncClient:
 async def replay_live(http: httpx.AsyncClient, trace: Trace) -> LiveReplay:
     """Replay a trace on a server that does nothing else.
 
-    Raises:
-        BenchError: when the server refuses a request, does not answer, or does not say what it evicted.
+    Raises `BenchError` when the server refuses a request, does not answer, or does not say what it evicted.
     """
     try:
         return await _Replay(http, trace).run()
     except httpx.HTTPError as lost:
         raise BenchError(f"the server does not answer: {lost!r}") from None
     except ExceptionGroup as group:
-        # What fails first makes all other requests give up.
+        # The first failure cancels all other requests.
         first = group.exceptions[0]
         if isinstance(first, httpx.HTTPError):
             raise BenchError(f"the server does not answer: {first!r}") from None

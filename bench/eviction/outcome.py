@@ -6,15 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bench.eviction.workload import SPAMMER
-
-HOT_AGENTS = ("Patcher", "Viewer", "Decision")
-"""The agents that programs call again and again, with prompts that grow."""
+from bench.traces.trace import HOT_AGENTS
 
 
 @dataclass(slots=True)
 class AgentTokens:
-    """Of the prompts of one agent."""
-
     requests: int = 0
     prompt: int = 0
     cached: int = 0

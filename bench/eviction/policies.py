@@ -1,4 +1,4 @@
-"""What is compared: SGLang's eviction policies, Hive's, and Hive's without what they should not need."""
+"""The policies that are compared: SGLang's, Hive's, and Hive's without agents or ends of sessions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DENSITY, _WINDOW = DensitySettings(), WindowSettings()
 
 @dataclass(frozen=True)
 class Policy:
-    """A radix cache, and what it is told."""
+    """A radix cache, and what it knows of agents and sessions."""
 
     name: str
     eviction: str

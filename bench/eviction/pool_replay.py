@@ -17,8 +17,7 @@ from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 from bench.eviction.outcome import Outcome
 from bench.eviction.policies import Policy
 from bench.eviction.schedule import most_running
-from bench.eviction.trace import Event, Request, Trace
-from bench.eviction.workload import Tokens
+from bench.traces.trace import Event, Request, Tokens, Trace
 from hive.server.agents.registry import AgentRegistry
 from sglang_patches.cache.radix_cache import build_radix_cache
 from sglang_patches.requests.request_state import RequestState
@@ -49,7 +48,6 @@ class ReplayedRequest:
         """Of the prompt, found at admission."""
 
     def get_fill_ids(self) -> Tokens:
-        """The tokens of the prefill."""
         return self.origin_input_ids
 
 
@@ -91,11 +89,7 @@ class PoolReplay:
         return RadixCache(params)
 
     def run(self) -> Outcome:
-        """All events.
-
-        Raises:
-            Leak: when tokens got lost, or are counted twice.
-        """
+        """All events. Raises `Leak` when tokens got lost, or are counted twice."""
         for event in self.events:
             self.step(event)
         self.check()
@@ -103,7 +97,6 @@ class PoolReplay:
         return self.outcome
 
     def step(self, event: Event) -> None:
-        """One event."""
         if event[0] == "start":
             self._start(event[1])
         elif event[0] == "finish":
@@ -114,11 +107,7 @@ class PoolReplay:
                 self.cache.end_session(event[1])
 
     def check(self) -> None:
-        """See that every token of the pool is either free or in the tree, once.
-
-        Raises:
-            Leak: otherwise.
-        """
+        """See that every token of the pool is either free or in the tree, once. Raises `Leak` otherwise."""
         in_tree, free = self.cache.total_size(), self.allocator.available_size()
         if in_tree + free != self.pool:
             raise Leak(f"{in_tree} tokens in the tree and {free} free are not the pool's {self.pool}")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 from pydantic import BaseModel
 from rich.table import Table
 
 from bench.eviction.cost import CostRow
-from bench.eviction.measure import Replayed
 from bench.eviction.outcome import Outcome
 from bench.eviction.policies import CLAIRVOYANT
-from bench.eviction.scenarios import Scenario
-from bench.report_file import HowMade
+from bench.eviction.scenarios import Replayed, Scenario
+from bench.harness.command import HowMade
+from bench.harness.goals import Goal as AnyGoal
+from bench.harness.statistics import of_known
+from bench.harness.tables import met, number, table
 
 BASELINE = "lru"
 POLICY = "density"
@@ -37,9 +39,9 @@ class Row(BaseModel):
     policy: str
     pool: int
     source: Literal["trace", "server"] = "trace"
-    gap_closed: float | None
+    gap_closed: float | None = None
     """(LRU's prefill - this one's) / (LRU's prefill - the clairvoyant one's); None where there is no gap."""
-    gap_closed_by_seed: list[float | None]
+    gap_closed_by_seed: list[float | None] = []
     hit: float
     """Prompt tokens found in the cache over all prompt tokens."""
     hot_hit: float | None
@@ -48,12 +50,12 @@ class Row(BaseModel):
     """The same over those of all other agents but the one that does harm."""
     hit_by_agent: dict[str, float]
     evicted_tokens: float
-    evict_calls: float | None
+    evict_calls: float | None = None
     """None on a server, which does not say."""
     prefill_tokens: float
     prompt_tokens: float
     seeds: int
-    swept: bool
+    swept: bool = False
     """Whether the row is there for the curve only."""
     rounds: int | None = None
     """Of a run on a server: of each session, so many are replayed."""
@@ -74,20 +76,11 @@ class ScoreTrace(BaseModel):
     """By agent, in the order of `rounds`; 0 where the agent took no part."""
 
 
-class Goal(BaseModel):
+class Goal(AnyGoal):
     """A figure, and what it should be."""
 
-    what: str
-    goal: float
-    must_be: Literal["at least", "at most"]
-    value: float
     where: str
     """The scenario and pool that the value is of: the worst."""
-
-    @property
-    def met(self) -> bool:
-        """Whether it is."""
-        return self.value >= self.goal if self.must_be == "at least" else self.value <= self.goal
 
 
 class Report(HowMade):
@@ -115,31 +108,48 @@ def rows_of(scenarios: Iterable[Scenario], results: Sequence[Replayed]) -> list[
             _, pool, policy = place
             seeds = outcomes[place]
             baseline, bound = (outcomes[scenario.name, pool, name] for name in (BASELINE, CLAIRVOYANT))
-            rows.append(
-                Row(
-                    scenario=scenario.name,
-                    policy=policy,
-                    pool=pool,
-                    gap_closed=gap_closed(
-                        *(_mean_prefill(each.values()) for each in (baseline, seeds, bound))
-                    ),
-                    gap_closed_by_seed=[
-                        gap_closed(*(each[seed].prefill_tokens for each in (baseline, seeds, bound)))
-                        for seed in sorted(seeds)
-                    ],
-                    hit=_mean(outcome.hit for outcome in seeds.values()) or 0.0,
-                    hot_hit=_mean(outcome.hot_hit for outcome in seeds.values()),
-                    cold_hit=_mean(outcome.cold_hit for outcome in seeds.values()),
-                    hit_by_agent=hit_by_agent(seeds.values()),
-                    evicted_tokens=statistics.fmean(each.evicted_tokens for each in seeds.values()),
-                    evict_calls=statistics.fmean(each.evict_calls for each in seeds.values()),
-                    prefill_tokens=_mean_prefill(seeds.values()),
-                    prompt_tokens=statistics.fmean(each.prompt_tokens for each in seeds.values()),
-                    seeds=len(seeds),
-                    swept=pool in scenario.swept,
-                )
+            gap_by_seed = [
+                gap_closed(*(each[seed].prefill_tokens for each in (baseline, seeds, bound)))
+                for seed in sorted(seeds)
+            ]
+            row = row_of(
+                scenario.name,
+                policy,
+                pool,
+                list(seeds.values()),
+                statistics.fmean,
+                gap_closed_by_seed=gap_by_seed,
             )
+            row.gap_closed = gap_closed(*(_mean_prefill(each.values()) for each in (baseline, seeds, bound)))
+            row.evict_calls = statistics.fmean(each.evict_calls for each in seeds.values())
+            row.swept = pool in scenario.swept
+            rows.append(row)
     return rows
+
+
+def row_of(
+    scenario: str,
+    policy: str,
+    pool: int,
+    outcomes: Sequence[Outcome],
+    average: Callable[[list[float]], float],
+    **fields: Any,
+) -> Row:
+    """The averages of some outcomes, with the rest of the row's ``fields``."""
+    return Row(
+        scenario=scenario,
+        policy=policy,
+        pool=pool,
+        hit=of_known(average, (each.hit for each in outcomes)) or 0.0,
+        hot_hit=of_known(average, (each.hot_hit for each in outcomes)),
+        cold_hit=of_known(average, (each.cold_hit for each in outcomes)),
+        hit_by_agent=hit_by_agent(outcomes),
+        evicted_tokens=average([each.evicted_tokens for each in outcomes]),
+        prefill_tokens=average([each.prefill_tokens for each in outcomes]),
+        prompt_tokens=average([each.prompt_tokens for each in outcomes]),
+        seeds=len(outcomes),
+        **fields,
+    )
 
 
 def gap_closed(baseline: float, prefill: float, bound: float) -> float | None:
@@ -191,88 +201,84 @@ def goals_of(rows: Sequence[Row], scenarios: Iterable[Scenario]) -> list[Goal]:
 
 
 def rows_table(rows: Sequence[Row]) -> Table:
-    """The rows for a terminal."""
-    table = Table(title="Eviction, in replays", title_justify="left")
-    for heading in ("scenario", "pool", "policy"):
-        table.add_column(heading)
-    for heading in ("gap closed", "by seed", "hit", "hot", "cold", "prefill", "evicted"):
-        table.add_column(heading, justify="right")
-    previous: tuple[str, int] | None = None
-    for row in rows:
-        place = (row.scenario, row.pool)
-        if previous not in (None, place):
-            table.add_section()
-        table.add_row(
-            *((row.scenario, f"{row.pool:,}") if place != previous else ("", "")),
-            row.policy,
-            _number(row.gap_closed, "+.2f"),
-            " ".join(_number(gap, "+.2f") for gap in row.gap_closed_by_seed),
-            f"{row.hit:.1%}",
-            _number(row.hot_hit, ".1%"),
-            _number(row.cold_hit, ".1%"),
-            f"{row.prefill_tokens:,.0f}",
-            f"{row.evicted_tokens:,.0f}",
+    headings = (
+        "scenario",
+        "pool",
+        "policy",
+        "gap closed",
+        "by seed",
+        "hit",
+        "hot",
+        "cold",
+        "prefill",
+        "evicted",
+    )
+    cells = (
+        (
+            *(row.scenario, f"{row.pool:,}", row.policy, number(row.gap_closed, "+.2f")),
+            " ".join(number(gap, "+.2f") for gap in row.gap_closed_by_seed),
+            *_hits(row),
         )
-        previous = place
-    return table
+        for row in rows
+    )
+    return table("Eviction, in replays", headings, cells, left=3, sections=2)
+
+
+def _hits(row: Row) -> Sequence[str]:
+    hits = (f"{row.hit:.1%}", number(row.hot_hit, ".1%"), number(row.cold_hit, ".1%"))
+    return (*hits, f"{row.prefill_tokens:,.0f}", f"{row.evicted_tokens:,.0f}")
 
 
 def server_table(rows: Sequence[Row]) -> Table:
     """The rows of servers for a terminal."""
-    table = Table(
-        title="Eviction, on servers",
-        title_justify="left",
-        caption="The paper's Table 1 (another workload, model and pool), against LRU: "
-        "hot misses -33%, evicted -30% after 7 rounds; -49%, -19% after 21",
-        caption_justify="left",
+    headings = (
+        *(
+            "scenario",
+            "pool",
+            "rounds",
+            "policy",
+            "hit",
+            "hot",
+            "cold",
+            "prefill",
+            "evicted",
+            "seconds",
+            "runs",
+        ),
     )
-    for heading in ("scenario", "pool", "rounds", "policy"):
-        table.add_column(heading)
-    for heading in ("hit", "hot", "cold", "prefill", "evicted", "seconds", "runs"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(
-            row.scenario,
-            f"{row.pool:,}",
-            str(row.rounds),
-            row.policy,
-            f"{row.hit:.1%}",
-            _number(row.hot_hit, ".1%"),
-            _number(row.cold_hit, ".1%"),
-            f"{row.prefill_tokens:,.0f}",
-            f"{row.evicted_tokens:,.0f}",
-            _number(row.wall_s, ".1f"),
-            str(row.seeds),
+    cells = (
+        (
+            *(row.scenario, f"{row.pool:,}", str(row.rounds), row.policy, *_hits(row)),
+            *(number(row.wall_s, ".1f"), str(row.seeds)),
         )
-    return table
+        for row in rows
+    )
+    caption = (
+        "The paper's Table 1 (another workload, model and pool), against LRU: "
+        "hot misses -33%, evicted -30% after 7 rounds; -49%, -19% after 21"
+    )
+    return table("Eviction, on servers", headings, cells, left=4, caption=caption)
 
 
 def cost_table(rows: Sequence[CostRow]) -> Table:
-    """What evicting costs."""
-    table = Table(title="Cost of evicting", title_justify="left")
-    table.add_column("policy")
-    for heading in ("leaves", "µs per token", "ms per call", "tokens per call"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(
-            row.policy,
-            f"{row.leaves:,}",
-            f"{row.us_per_token:.2f}",
-            f"{row.ms_per_call:.2f}",
+    headings = ("policy", "leaves", "µs per token", "ms per call", "tokens per call")
+    cells = (
+        (
+            *(row.policy, f"{row.leaves:,}", f"{row.us_per_token:.2f}", f"{row.ms_per_call:.2f}"),
             f"{row.tokens_per_call:,.0f}",
         )
-    return table
+        for row in rows
+    )
+    return table("Cost of evicting", headings, cells)
 
 
 def goals_table(goals: Sequence[Goal]) -> Table:
-    """The figures against their goals."""
-    table = Table(title=f"Goals of {POLICY}", title_justify="left")
-    for heading in ("figure", "value", "where", "goal", ""):
-        table.add_column(heading, justify="right" if heading == "value" else "left")
-    for goal in goals:
-        met = "[green]met[/]" if goal.met else "[red]missed[/]"
-        table.add_row(goal.what, f"{goal.value:.3f}", goal.where, f"{goal.must_be} {goal.goal:g}", met)
-    return table
+    cells = (
+        (goal.what, f"{goal.value:.3f}", goal.where, f"{goal.must_be} {goal.goal:g}", met(goal.met))
+        for goal in goals
+    )
+    headings = ("figure", "value", "where", "goal", "")
+    return table(f"Goals of {POLICY}", headings, cells, left=("figure", "where", "goal", ""))
 
 
 def _place(row: Row) -> str:
@@ -281,11 +287,6 @@ def _place(row: Row) -> str:
 
 def _mean_prefill(outcomes: Iterable[Outcome]) -> float:
     return statistics.fmean(outcome.prefill_tokens for outcome in outcomes)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
 
 
 def hit_by_agent(outcomes: Iterable[Outcome]) -> dict[str, float]:
@@ -298,7 +299,3 @@ def hit_by_agent(outcomes: Iterable[Outcome]) -> dict[str, float]:
                 prompt[agent] = prompt.get(agent, 0) + tokens.prompt
                 cached[agent] = cached.get(agent, 0) + tokens.cached
     return {agent: cached[agent] / prompt[agent] for agent in sorted(prompt)}
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)

@@ -1,22 +1,29 @@
-"""What is replayed: the scenarios, and one replay by name."""
+"""What is replayed: the scenarios, one replay by name, and many of them, several at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
+
+import torch
 
 from bench.eviction.clairvoyant import clairvoyant
 from bench.eviction.outcome import Outcome
 from bench.eviction.policies import CLAIRVOYANT, POLICIES, Policy
 from bench.eviction.pool_replay import PoolReplay
-from bench.eviction.prefix_tree import PrefixTree
-from bench.eviction.rounds import first_rounds
 from bench.eviction.schedule import schedule
-from bench.eviction.trace import Event, Trace, traced
-from bench.eviction.workload import Chat, Flood, Generator, Inflating, Rtl, Traffic
-from bench.rtl_repair.recording import load_trace
+from bench.eviction.workload import Chat, Flood, Generator, Inflating, Rtl, Traffic, traced
+from bench.traces.pool import pools_of
+from bench.traces.prefix_tree import PrefixTree
+from bench.traces.recording import SUFFIX, load_trace
+from bench.traces.trace import Event, Trace, first_rounds
+
+POOL_SHARES = (0.4, 0.55, 0.7)
+"""Pools, as parts of the hot working set."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ SCENARIOS = {
             _FOUR_SLOTS,
             swept=(12_000, 20_000, 29_000, 40_000, 48_000),
         ),
-        Scenario("C", "B, and 400 calls that nobody repeats", (24_000,), Flood(_FOUR_SLOTS, 400)),
+        Scenario("C", "B, and 400 calls that are never repeated", (24_000,), Flood(_FOUR_SLOTS, 400)),
         Scenario(
             "D",
             "B with a shared preamble, searching every round",
@@ -82,19 +89,29 @@ SCENARIOS = {
 }
 
 
+def recorded(path: Path) -> Scenario:
+    """The scenario of a recorded trace.
+
+    Its pools are parts of what its hot agents would like to keep, rounded up to hundreds, and none of them is too
+    small for the longest request. Raises `ValueError` when the file is no trace.
+    """
+    trace = load_trace(path)
+    if not trace.requests:
+        raise ValueError(f"{path.name} has no requests")
+    working_set, pools = pools_of(trace, POOL_SHARES)
+    return Scenario(
+        f"rtl-{path.name.removesuffix(SUFFIX)}",
+        f"recorded: {len(trace.requests):,} requests, hot working set of {working_set:,} tokens",
+        tuple(pools),
+        path,
+    )
+
+
 def replay(scenario: str | Scenario, pool: int, policy: str | Policy, seed: int = 0) -> Outcome:
-    """Replay a scenario.
+    """Replay a scenario (one of `SCENARIOS`, by name, or any other) with a pool of so many tokens.
 
-    Args:
-        scenario: a name of `SCENARIOS`, or any other scenario.
-        pool: capacity in tokens.
-        policy: a name of `POLICIES`, any other policy, or `CLAIRVOYANT`.
-        seed: of the traffic.
-
-    Raises:
-        PoolTooSmall: when a request of the scenario needs more than the pool.
-        ValueError: when the file of a recorded scenario is no trace.
-        Leak: when the pool does not add up after the replay.
+    The policy is one of `POLICIES`, by name, any other, or `CLAIRVOYANT`. Raises `PoolTooSmall` when a request needs
+    more than the pool, `ValueError` when a file is no trace, and `Leak` when the pool does not add up afterwards.
     """
     if isinstance(scenario, str):
         scenario = SCENARIOS[scenario]
@@ -117,3 +134,42 @@ def _trace(scenario: Scenario, seed: int) -> tuple[Trace, PrefixTree]:
 def _events(scenario: Scenario, pool: int, seed: int) -> Sequence[Event]:
     trace, tree = _trace(scenario, seed)
     return schedule(trace, tree, pool)
+
+
+class Replayed(NamedTuple):
+    """One replay."""
+
+    scenario: str
+    pool: int
+    policy: str
+    seed: int
+    outcome: Outcome
+
+
+class Work(NamedTuple):
+    """Replays of the same requests."""
+
+    scenario: Scenario
+    seed: int
+    pools: Sequence[int]
+    policies: Sequence[str]
+
+    def done(self) -> list[Replayed]:
+        return [
+            Replayed(
+                self.scenario.name, pool, policy, self.seed, replay(self.scenario, pool, policy, self.seed)
+            )
+            for pool in self.pools
+            for policy in self.policies
+        ]
+
+
+def replayed(work: Sequence[Work], workers: int) -> Iterator[list[Replayed]]:
+    """The replays of each piece of work, as they are done by so many processes."""
+    if workers == 1:
+        yield from (each.done() for each in work)
+        return
+    # One thread each: there are enough processes, and threads do not survive a fork.
+    with ProcessPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as processes:
+        for future in as_completed([processes.submit(each.done) for each in work]):
+            yield future.result()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from bench.eviction.prefix_tree import PrefixTree
-from bench.eviction.trace import Event, Trace
+from bench.traces.prefix_tree import PrefixTree
+from bench.traces.trace import Event, Trace
 
 
 class PoolTooSmall(ValueError):
@@ -17,12 +17,9 @@ def schedule(trace: Trace, tree: PrefixTree, pool: int) -> list[Event]:
     """The events, where those that the pool has no room for come later.
 
     Requests are admitted first come first served, as by SGLang's scheduler without preemption: when the prompts of
-    all running ones, shared tokens counted once, and all their outputs fit into `pool` tokens. What else lies in
-    the pool can be evicted, so this is the same for every policy. A request that had to wait beyond its recorded
-    finish finishes as soon as it has started.
-
-    Raises:
-        PoolTooSmall: when a request does not fit into the empty pool.
+    all running ones, shared tokens counted once, and all their outputs fit into `pool` tokens. What else lies in the
+    pool can be evicted, so this is the same for every policy. A request that had to wait beyond its recorded finish
+    finishes as soon as it has started. Raises `PoolTooSmall` when a request does not fit into the empty pool.
     """
     holders = [0] * len(tree.sizes)
     held = 0

@@ -6,17 +6,17 @@ import asyncio
 import dataclasses
 import statistics
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from bench.eviction.live import LiveReplay, client_of, hot_misses, replay_live
 from bench.eviction.outcome import Outcome
 from bench.eviction.policies import CLAIRVOYANT
-from bench.eviction.report import BASELINE, POLICY, Goal, Row, gap_closed, hit_by_agent
-from bench.eviction.rounds import rounds_of
+from bench.eviction.report import BASELINE, POLICY, Goal, Row, gap_closed, row_of
 from bench.eviction.scenarios import Scenario, replay
-from bench.eviction.trace import Trace
+from bench.traces.trace import Trace, rounds_of
 from hive.server.server_process import ServerProcess
 
 ROUNDS = (7, 21)
@@ -45,8 +45,7 @@ class Bound(NamedTuple):
 def bounds_of(scenario: Scenario, pool: int) -> dict[int, Bound]:
     """By the rounds of each session that are replayed.
 
-    Raises:
-        PoolTooSmall: when a request of the run needs more than the pool.
+    Raises `PoolTooSmall` when a request of the run needs more than the pool.
     """
     last = max(rounds_of(scenario.trace(0)))
     bounds = {}
@@ -68,12 +67,9 @@ def run_servers(
     """Replay a recorded run on servers of their own, the policies in turn, so often.
 
     Each server is new: what a policy has learned would be an advantage of the later runs. So is that of the first
-    seven rounds: in the middle of a longer run no server can tell what belongs to them, since sessions do not wait for
-    each other. The Logits Cache is off, since a replayed token is no use of the KV pool.
-
-    Raises:
-        ServerDied: when a server does not come up.
-        BenchError: when one refuses a request.
+    seven rounds: in the middle of a longer run no server can tell what belongs to them, since sessions do not wait
+    for each other. The Logits Cache is off, since a replayed token is no use of the KV pool. Raises `ServerDied` when
+    a server does not come up, and `BenchError` when one refuses a request.
     """
     runs = []
     with tempfile.TemporaryDirectory(prefix="hive-eviction-") as folder:
@@ -81,13 +77,8 @@ def run_servers(
             for number in rounds:
                 trace = dataclasses.replace(scenario, rounds=number).trace(0)
                 for policy in policies:
-                    settings = [
-                        "--hive-eviction",
-                        policy,
-                        "--no-hive-logits-cache",
-                        "--max-total-tokens",
-                        str(pool),
-                    ]
+                    settings = ["--hive-eviction", policy, "--no-hive-logits-cache"]
+                    settings += ["--max-total-tokens", str(pool)]
                     log = Path(folder) / f"{policy}-{number}-{repeat}.log"
                     server = ServerProcess([*settings, *flags], log)
                     try:
@@ -122,49 +113,29 @@ def rows_and_goals(
                 outcomes.setdefault(run.policy, []).append(run.outcome)
                 seconds.setdefault(run.policy, []).append(run.seconds)
         prefill = {
-            policy: _median(each.prefill_tokens for each in repeats) for policy, repeats in outcomes.items()
+            policy: statistics.median(each.prefill_tokens for each in repeats)
+            for policy, repeats in outcomes.items()
         }
         for policy, repeats in outcomes.items():
-            rows.append(
-                Row(
-                    scenario=scenario.name,
-                    policy=policy,
-                    pool=pool,
-                    source="server",
-                    gap_closed=(
-                        gap_closed(prefill[BASELINE], prefill[policy], bound.clairvoyant.prefill_tokens)
-                        if BASELINE in prefill
-                        else None
-                    ),
-                    gap_closed_by_seed=[],
-                    hit=_median_of(each.hit for each in repeats) or 0.0,
-                    hot_hit=_median_of(each.hot_hit for each in repeats),
-                    cold_hit=_median_of(each.cold_hit for each in repeats),
-                    hit_by_agent=hit_by_agent(repeats),
-                    evicted_tokens=_median(each.evicted_tokens for each in repeats),
-                    evict_calls=None,
-                    prefill_tokens=prefill[policy],
-                    prompt_tokens=_median(each.prompt_tokens for each in repeats),
-                    seeds=len(repeats),
-                    swept=False,
-                    rounds=rounds,
-                    wall_s=_median(seconds[policy]),
-                )
-            )
+            gap = None
+            if BASELINE in prefill:
+                gap = gap_closed(prefill[BASELINE], prefill[policy], bound.clairvoyant.prefill_tokens)
+            served = {"source": "server", "rounds": rounds, "wall_s": statistics.median(seconds[policy])}
+            row = row_of(scenario.name, policy, pool, repeats, statistics.median, gap_closed=gap, **served)
+            rows.append(row)
         if {BASELINE, POLICY} <= set(outcomes):
             where = f"{scenario.name}, pool {pool:,}, {rounds} rounds"
-            for what, measure in (("hot misses", hot_misses), ("evicted tokens", _evicted)):
+            for what, measure in (
+                ("hot misses", hot_misses),
+                ("evicted tokens", attrgetter("evicted_tokens")),
+            ):
                 share = clairvoyant_share(outcomes[BASELINE], outcomes[POLICY], bound, measure)
                 if share is not None:
-                    goals.append(
-                        Goal(
-                            what=f"of the clairvoyant saving of {what}, on a server",
-                            goal=CLAIRVOYANT_SHARE,
-                            must_be="at least",
-                            value=share,
-                            where=where,
-                        )
+                    saving = f"of the clairvoyant saving of {what}, on a server"
+                    goal = Goal(
+                        what=saving, goal=CLAIRVOYANT_SHARE, must_be="at least", value=share, where=where
                     )
+                    goals.append(goal)
     return rows, goals
 
 
@@ -176,20 +147,7 @@ def clairvoyant_share(
     None where there is nothing to save.
     """
     possible = 1 - measure(bound.clairvoyant) / max(1, measure(bound.baseline))
-    before, after = (_median(measure(each) for each in outcomes) for outcomes in (baseline, ours))
+    before, after = (statistics.median(measure(each) for each in outcomes) for outcomes in (baseline, ours))
     if possible <= 0 or not before:
         return None
     return (1 - after / before) / possible
-
-
-def _evicted(outcome: Outcome) -> int:
-    return outcome.evicted_tokens
-
-
-def _median(values: Iterable[float]) -> float:
-    return float(statistics.median(values))
-
-
-def _median_of(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return _median(known) if known else None

@@ -6,15 +6,15 @@ programs are those of the paper's workload.
 
 from __future__ import annotations
 
+import heapq
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
-Tokens: TypeAlias = "array[int]"
-"""Token ids, type code ``q`` as in SGLang."""
+from bench.traces.trace import Event, Request, Tokens, Trace
 
 VOCABULARY = 151_936
 SYSTEM_TOKENS = {"Decision": 1100, "Patcher": 1300, "Viewer": 800, "Summary": 450, "Searcher": 600}
@@ -54,7 +54,6 @@ class Generator:
         self.random = np.random.default_rng(seed)
 
     def tokens(self, count: int) -> Tokens:
-        """As many token ids."""
         drawn = self.random.integers(1, VOCABULARY, size=count)
         return array("q", drawn.astype(np.int64).tobytes())
 
@@ -67,7 +66,6 @@ class Generator:
         return self.tokens(self.number(low, high))
 
     def seconds(self, low: float, high: float) -> float:
-        """A time."""
         return float(self.random.uniform(low, high))
 
 
@@ -94,7 +92,6 @@ class Rtl:
     """Between the first programs of the slots."""
 
     def slots_of(self, draw: Generator) -> list[Slot]:
-        """The traffic."""
         preamble = draw.tokens(self.preamble)
         system = {agent: preamble + draw.tokens(length) for agent, length in SYSTEM_TOKENS.items()}
         return [
@@ -153,7 +150,6 @@ class Flood:
     calls: int
 
     def slots_of(self, draw: Generator) -> list[Slot]:
-        """The traffic."""
         slots = self.programs.slots_of(draw)
         spam = [Call(SPAMMER, draw.some(300, 600), draw.tokens(20), think_s=0.15) for _ in range(self.calls)]
         return [*slots, Slot(len(slots) * self.programs.stagger_s, [Session("spam", spam)])]
@@ -163,7 +159,7 @@ class Flood:
 class Inflating:
     """RTL programs, and an agent that inflates its score.
 
-    It calls often, and half of each prompt is found in the cache, but nobody will ever want the other half.
+    It calls often, and half of each prompt is found in the cache, but the other half is never asked for again.
     """
 
     programs: Rtl
@@ -171,7 +167,6 @@ class Inflating:
     half: int = 1500
 
     def slots_of(self, draw: Generator) -> list[Slot]:
-        """The traffic."""
         slots = self.programs.slots_of(draw)
         same = draw.tokens(self.half)
         calls = [
@@ -183,7 +178,7 @@ class Inflating:
 
 @dataclass(frozen=True)
 class Chat:
-    """People who chat: nobody says who asks. Sessions come as a Poisson process; lengths are log-normal."""
+    """Chats of anonymous users. Sessions come as a Poisson process; lengths are log-normal."""
 
     sessions: int = 150
     between_s: float = 4.0
@@ -229,3 +224,60 @@ class Chat:
 
 
 Traffic = Rtl | Flood | Inflating | Chat
+
+
+_BETWEEN_SESSIONS_S = 3.0
+_OVERHEAD_S, _PREFILL_S, _DECODE_S = 0.1, 4e-5, 0.012
+"""A request takes so many seconds, so many per prompt token, and so many per output token."""
+
+
+def traced(slots: Sequence[Slot]) -> Trace:
+    """The order of events of some traffic.
+
+    Requests take as long as they would without a cache, so the order is the same whatever a cache does.
+    """
+    requests: list[Request] = []
+    events: list[Event] = []
+    clock: list[tuple[float, int, _Program]] = []
+    for number, slot in enumerate(slots):
+        heapq.heappush(clock, (slot.start_s, number, _Program(slot.sessions)))
+    while clock:
+        now, number, program = heapq.heappop(clock)
+        session = program.session
+        call = session.calls[program.call]
+        if program.running is None:
+            program.running = len(requests)
+            requests.append(Request(call.agent, session.name, call.prompt, call.output))
+            events.append(("start", program.running))
+            after = _OVERHEAD_S + _PREFILL_S * len(call.prompt) + _DECODE_S * len(call.output)
+        else:
+            events.append(("finish", program.running))
+            program.running = None
+            program.call += 1
+            if program.call < len(session.calls):
+                after = session.calls[program.call].think_s
+            else:
+                if session.name is not None:
+                    events.append(("end", session.name))
+                program.call = 0
+                program.index += 1
+                if program.index == len(program.sessions):
+                    continue
+                after = _BETWEEN_SESSIONS_S
+        heapq.heappush(clock, (now + after, number, program))
+    return Trace(requests, events)
+
+
+class _Program:
+    """Where a slot has got to."""
+
+    def __init__(self, sessions: Sequence[Session]) -> None:
+        self.sessions = sessions
+        self.index = 0
+        self.call = 0
+        self.running: int | None = None
+        """The request that has not finished."""
+
+    @property
+    def session(self) -> Session:
+        return self.sessions[self.index]

@@ -1,8 +1,8 @@
 """The same search three times: under Hive, on LangGraph, and by hand on asyncio.
 
 Each arm makes the same requests to the same model, and finds the same. LangGraph's is the program of its own
-tutorials: a `Send` for every branch, a node that joins and prunes, a compiled graph. The one by hand has no
-books but its own: it is as fast as a person would write it, and can neither show, resume nor stream anything.
+tutorials: a `Send` for every branch, a node that joins and prunes, a compiled graph. The one by hand keeps no
+accounts but its own: it is as fast as a person would write it, and can neither show, resume nor stream anything.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ Search = Callable[[int], Awaitable[list[Found]]]
 
 
 def searches(model: FunctionModel) -> dict[ArmName, Search]:
-    """The arms, on one model."""
     return {
         "hive": hive(model),
         "langgraph": langgraph(model, checkpointed=False),
@@ -43,7 +42,7 @@ def searches(model: FunctionModel) -> dict[ArmName, Search]:
 
 
 def hive(model: Client) -> Search:
-    """`arun`, with seeds and books; the search tree is made when somebody looks at it."""
+    """`arun`, with seeds and accounting; the search tree is made only when it is looked at."""
 
     async def search(seed: int) -> list[Found]:
         result = await arun(workload.climb, workload.TASK, model=model, seed=seed)
@@ -79,7 +78,7 @@ def _collected(known: list[Thought] | None, new: list[Thought] | None) -> list[T
     return [] if new is None else (known or []) + new
 
 
-class _Books(TypedDict, total=False):
+class _State(TypedDict, total=False):
     """The state of the graph."""
 
     seed: int
@@ -101,26 +100,26 @@ def langgraph(model: Client, *, checkpointed: bool) -> Search:
     numbers = itertools.count()
 
     # Its types know nodes by the name of their parameter.
-    async def propose(state: _Branch) -> _Books:
+    async def propose(state: _Branch) -> _State:
         completion = await model.complete(state["request"])
         return {"drafts": [workload.next_thought(state["thought"], state["request"].sample, completion.text)]}
 
-    async def prune(state: _Books) -> _Books:
+    async def prune(state: _State) -> _State:
         depth = state["depth"] + 1
         if depth == STEPS:
             return {"depth": depth, "results": workload.found(state["drafts"] or ())}
         return {"depth": depth, "beam": workload.best_first(state["drafts"] or ())[:BREADTH], "drafts": None}
 
-    def fan_out(books: _Books) -> list[Send] | str:
-        if books["depth"] == STEPS:
+    def fan_out(state: _State) -> list[Send] | str:
+        if state["depth"] == STEPS:
             return END
         return [
             Send("propose", _Branch(thought=thought, request=request))
-            for thought in books["beam"]
-            for request in workload.requests(workload.TASK, thought, books["seed"], "langgraph")
+            for thought in state["beam"]
+            for request in workload.requests(workload.TASK, thought, state["seed"], "langgraph")
         ]
 
-    builder = StateGraph(_Books)
+    builder = StateGraph(_State)
     builder.add_node("propose", propose)
     builder.add_node("prune", prune)
     builder.add_conditional_edges(START, fan_out, ["propose", END])
@@ -131,8 +130,8 @@ def langgraph(model: Client, *, checkpointed: bool) -> Search:
     async def search(seed: int) -> list[Found]:
         # A store that only grew from search to search would be slow for a reason of its own.
         graph = plain or builder.compile(checkpointer=InMemorySaver())
-        books: _Books = {"seed": seed, "depth": 0, "beam": [ROOT], "drafts": []}
-        done = await graph.ainvoke(books, {"configurable": {"thread_id": str(next(numbers))}})
+        state: _State = {"seed": seed, "depth": 0, "beam": [ROOT], "drafts": []}
+        done = await graph.ainvoke(state, {"configurable": {"thread_id": str(next(numbers))}})
         results: list[Found] = done["results"]
         return results
 

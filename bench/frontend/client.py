@@ -19,6 +19,7 @@ from typing import Any
 import aiohttp
 
 from bench.frontend.report import Spread
+from bench.harness.statistics import rotated
 from hive import HttpClient, Session, gen
 
 IN_FLIGHT = 20
@@ -57,10 +58,8 @@ async def client_ms(repeats: int) -> Mapping[str, Spread]:
     with _stub() as port:
         async with _arms(port) as arms:
             times: dict[str, list[float]] = {name: [] for name in arms}
-            names = list(arms)
             for turn in range(-1, repeats):
-                first = turn % len(names)
-                for name in (*names[first:], *names[:first]):
+                for name in rotated(list(arms), turn):
                     times[name].append(await _ms_per_call(arms[name], turn))
             return _spreads({name: each[1:] for name, each in times.items()})
 
@@ -78,17 +77,12 @@ def _stub() -> Iterator[int]:
 
 
 def _spreads(times: Mapping[str, Sequence[float]]) -> dict[str, Spread]:
-    def ratio(slower: str, faster: str) -> Spread:
-        pairs = zip(times[slower], times[faster], strict=True)
-        return Spread.of([one / other for one, other in pairs])
-
-    return {
-        **{name: Spread.of(each) for name, each in times.items()},
-        "client_raw_ratio": ratio("client_ms_per_call", "raw_ms"),
-        "client_raw_ratio_new_prompt": ratio("client_ms_per_new_prompt", "raw_ms"),
-        "client_aiohttp_ratio": ratio("client_ms_per_call", "aiohttp_ms"),
-        "client_aiohttp_ratio_new_prompt": ratio("client_ms_per_new_prompt", "aiohttp_ms"),
+    ratios = {
+        f"client_{by_hand}_ratio{suffix}": Spread.of_ratio(times[client], times[f"{by_hand}_ms"])
+        for by_hand in ("raw", "aiohttp")
+        for suffix, client in (("", "client_ms_per_call"), ("_new_prompt", "client_ms_per_new_prompt"))
     }
+    return {**{name: Spread.of(each) for name, each in times.items()}, **ratios}
 
 
 async def _ms_per_call(arm: Arm, turn: int) -> float:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gc
 import time
+from typing import get_args
 
 from hive_frontend.client.contract import Request
 
 from bench.frontend.arms import ArmName, Search, searches
 from bench.frontend.report import Arm, Spread
 from bench.frontend.workload import CALLS, Found, model
+from bench.harness.statistics import rotated
 from hive.testing import FunctionModel
 
-ARM_NAMES: tuple[ArmName, ...] = ("hive", "langgraph", "langgraph_checkpointed", "asyncio")
+ARM_NAMES: tuple[ArmName, ...] = get_args(ArmName)
 BLOCK_S = 0.1
 """How long an arm runs before the next one gets its turn, about."""
 
@@ -35,8 +37,7 @@ class Comparison:
     async def warm_up(self) -> None:
         """See that the arms do the same, and how many searches fill a block.
 
-        Raises:
-            Unequal: when an arm makes other requests than Hive, or finds something else.
+        Raises `Unequal` when an arm makes other requests than Hive, or finds something else.
         """
         expected: tuple[list[Found], list[Request]] | None = None
         for name in ARM_NAMES:
@@ -53,9 +54,8 @@ class Comparison:
 
     async def repeat(self, turn: int) -> None:
         """Time every arm once; `turn` rotates which comes first."""
-        first = turn % len(ARM_NAMES)
         best: set[Found] = set()
-        for name in (*ARM_NAMES[first:], *ARM_NAMES[:first]):
+        for name in rotated(ARM_NAMES, turn):
             search, count = self._searches[name], self._counts[name]
             self._model.calls.clear()
             gc.collect()
@@ -70,7 +70,6 @@ class Comparison:
             raise Unequal(f"the arms found different things: {best}")
 
     def arm(self, name: ArmName) -> Arm:
-        """What is known of an arm."""
         return Arm(
             name=name,
             suspending=self.suspends,
@@ -80,12 +79,11 @@ class Comparison:
 
     def ratio(self, slower: ArmName, faster: ArmName) -> Spread:
         """Time of one arm over that of another, repeat by repeat."""
-        pairs = zip(self.seconds[slower], self.seconds[faster], strict=True)
-        return Spread.of([one / other for one, other in pairs])
+        return Spread.of_ratio(self.seconds[slower], self.seconds[faster])
 
 
 async def observed(search: Search, model: FunctionModel, seed: int) -> tuple[list[Found], list[Request]]:
-    """What a search finds, and what it asks: in the order of states and samples, whoever asked."""
+    """What a search finds, and its requests, in the order of states and samples."""
     model.calls.clear()
     found = await search(seed)
     calls = sorted(call._replace(session="") for call in model.calls)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Literal
 
 from pydantic import BaseModel
 from rich.table import Table
 
-from bench.report_file import HowMade
+from bench.harness.command import HowMade
+from bench.harness.goals import Goal
+from bench.harness.tables import met, table
 
 TRANSITIONS_PER_S = 5_000.0
 BYTES_PER_STATE = 8 * 1024.0
@@ -19,6 +20,8 @@ ASYNCIO_RATIO = 3.0
 CLIENT_RAW_RATIO = 5.0
 CLIENT_RAW_RATIO_NEW_PROMPT = 7.0
 CLIENT_AIOHTTP_RATIO = 1.5
+AT_LEAST = ("transitions", "langgraph")
+"""Beginnings of the names of figures that are to be large; the others are to be small."""
 
 
 class Spread(BaseModel):
@@ -35,6 +38,11 @@ class Spread(BaseModel):
         return cls(
             median=statistics.median(values), lowest=min(values), highest=max(values), repeats=len(values)
         )
+
+    @classmethod
+    def of_ratio(cls, slower: Sequence[float], faster: Sequence[float]) -> Spread:
+        """The spread of one measurement over another, repeat by repeat."""
+        return cls.of([one / other for one, other in zip(slower, faster, strict=True)])
 
 
 class Arm(BaseModel):
@@ -59,19 +67,10 @@ class Memory(BaseModel):
     """What this data takes by itself, per copy."""
 
 
-class Goal(BaseModel):
-    """A figure, and what it should be."""
+class KeyedGoal(Goal):
+    """The goal of a figure of the report."""
 
     key: str
-    what: str
-    goal: float
-    must_be: Literal["at least", "below"]
-    value: float
-
-    @property
-    def met(self) -> bool:
-        """Whether it is."""
-        return self.value >= self.goal if self.must_be == "at least" else self.value < self.goal
 
 
 class Report(HowMade):
@@ -117,105 +116,81 @@ class Report(HowMade):
     arms: list[Arm]
 
     @property
-    def goals(self) -> list[Goal]:
-        """The figures that have one."""
-        goals = [
-            Goal(
-                key="transitions_per_s",
-                what="transitions per second, one core",
-                goal=TRANSITIONS_PER_S,
-                must_be="at least",
-                value=self.transitions_per_s,
-            ),
-            Goal(
-                key="bytes_per_state",
-                what=f"bytes per live state ({self.memory.states:,} alive), without the user's data",
-                goal=BYTES_PER_STATE,
-                must_be="below",
-                value=self.bytes_per_state,
-            ),
-            Goal(
-                key="fork_us",
-                what="fork of a state with 100 messages, µs",
-                goal=FORK_US,
-                must_be="below",
-                value=self.fork_us,
-            ),
+    def goals(self) -> list[KeyedGoal]:
+        states = f"bytes per live state ({self.memory.states:,} alive), without the user's data"
+        found = [
+            ("transitions_per_s", "transitions per second, one core", TRANSITIONS_PER_S),
+            ("bytes_per_state", states, BYTES_PER_STATE),
+            ("fork_us", "fork of a state with 100 messages, µs", FORK_US),
         ]
         for suffix, model in (("", "answers at once"), ("_suspending", "suspends")):
-            goals += [
-                Goal(
-                    key=f"langgraph_ratio{suffix}",
-                    what=f"LangGraph's time over Hive's, model {model}",
-                    goal=LANGGRAPH_RATIO,
-                    must_be="at least",
-                    value=getattr(self, f"langgraph_ratio{suffix}"),
-                ),
-                Goal(
-                    key=f"asyncio_ratio{suffix}",
-                    what=f"Hive's time over plain asyncio's, model {model}",
-                    goal=ASYNCIO_RATIO,
-                    must_be="below",
-                    value=getattr(self, f"asyncio_ratio{suffix}"),
-                ),
+            found += [
+                (f"langgraph_ratio{suffix}", f"LangGraph's time over Hive's, model {model}", LANGGRAPH_RATIO),
+                (f"asyncio_ratio{suffix}", f"Hive's time over plain asyncio's, model {model}", ASYNCIO_RATIO),
             ]
-        for suffix, asked in (("", "known"), ("_new_prompt", "new")):
-            goals += [
-                Goal(
-                    key=f"client_raw_ratio{suffix}",
-                    what=f"a call's time over that on bare sockets, prompt {asked}",
-                    goal=CLIENT_RAW_RATIO_NEW_PROMPT if suffix else CLIENT_RAW_RATIO,
-                    must_be="below",
-                    value=getattr(self, f"client_raw_ratio{suffix}"),
-                ),
-                Goal(
-                    key=f"client_aiohttp_ratio{suffix}",
-                    what=f"a call's time over that on aiohttp by hand, prompt {asked}",
-                    goal=CLIENT_AIOHTTP_RATIO,
-                    must_be="below",
-                    value=getattr(self, f"client_aiohttp_ratio{suffix}"),
-                ),
+        for suffix, asked, raw in (
+            ("", "known", CLIENT_RAW_RATIO),
+            ("_new_prompt", "new", CLIENT_RAW_RATIO_NEW_PROMPT),
+        ):
+            on_sockets = f"a call's time over that on bare sockets, prompt {asked}"
+            by_hand = f"a call's time over that on aiohttp by hand, prompt {asked}"
+            found += [
+                (f"client_raw_ratio{suffix}", on_sockets, raw),
+                (f"client_aiohttp_ratio{suffix}", by_hand, CLIENT_AIOHTTP_RATIO),
             ]
-        return goals
+        return [
+            KeyedGoal(
+                key=key,
+                what=what,
+                goal=goal,
+                must_be="at least" if key.startswith(AT_LEAST) else "below",
+                value=getattr(self, key),
+            )
+            for key, what, goal in found
+        ]
 
 
 def goals_table(report: Report) -> Table:
-    """The figures against their goals."""
-    table = Table(title="Hive's frontend")
-    for column in ("figure", "median", "lowest .. highest", "goal", ""):
-        table.add_column(column, justify="left" if column in ("figure", "") else "right")
-    for goal in report.goals:
-        spread = report.spread.get(goal.key)
-        extent = f"{spread.lowest:,.4g} .. {spread.highest:,.4g}" if spread else ""
-        met = "[green]met[/]" if goal.met else "[red]missed[/]"
-        table.add_row(goal.what, f"{goal.value:,.4g}", extent, f"{goal.must_be} {goal.goal:,.4g}", met)
-    return table
+    cells = (
+        (
+            *(goal.what, f"{goal.value:,.4g}", _extent(report.spread.get(goal.key), ",.4g")),
+            *(f"{goal.must_be} {goal.goal:,.4g}", met(goal.met)),
+        )
+        for goal in report.goals
+    )
+    headings = ("figure", "median", "lowest .. highest", "goal", "")
+    return table("Hive's frontend", headings, cells, left=("figure", ""))
 
 
 def client_table(report: Report) -> Table:
     """A call over HTTP, five times."""
-    table = Table(title="One model call over HTTP, 20 in flight, milliseconds of this process")
-    for column in ("call", "median", "lowest .. highest"):
-        table.add_column(column, justify="left" if column == "call" else "right")
-    for key, call in (
-        ("raw_ms", "bare sockets"),
-        ("aiohttp_ms", "aiohttp"),
-        ("client_ms_per_call", "gen"),
-        ("client_ms_per_new_prompt", "gen, prompt new"),
-        ("client_ms_per_merged_call", "gen, all alike"),
-    ):
-        spread = report.spread[key]
-        table.add_row(call, f"{spread.median:.3f}", f"{spread.lowest:.3f} .. {spread.highest:.3f}")
-    return table
+    calls = {
+        "raw_ms": "bare sockets",
+        "aiohttp_ms": "aiohttp",
+        "client_ms_per_call": "gen",
+        "client_ms_per_new_prompt": "gen, prompt new",
+        "client_ms_per_merged_call": "gen, all alike",
+    }
+    cells = (
+        (call, f"{report.spread[key].median:.3f}", _extent(report.spread[key], ".3f"))
+        for key, call in calls.items()
+    )
+    title = "One model call over HTTP, 20 in flight, milliseconds of this process"
+    return table(title, ("call", "median", "lowest .. highest"), cells)
 
 
 def arms_table(report: Report) -> Table:
     """The same search, three times."""
-    table = Table(title=f"One search of {report.calls_per_search} model calls, milliseconds")
-    for column in ("arm", "model", "median", "lowest .. highest"):
-        table.add_column(column, justify="left" if column in ("arm", "model") else "right")
-    for arm in report.arms:
-        time = arm.ms_per_search
-        model = "suspends" if arm.suspending else "answers at once"
-        table.add_row(arm.name, model, f"{time.median:.2f}", f"{time.lowest:.2f} .. {time.highest:.2f}")
-    return table
+    cells = (
+        (
+            *(arm.name, "suspends" if arm.suspending else "answers at once"),
+            *(f"{arm.ms_per_search.median:.2f}", _extent(arm.ms_per_search, ".2f")),
+        )
+        for arm in report.arms
+    )
+    title = f"One search of {report.calls_per_search} model calls, milliseconds"
+    return table(title, ("arm", "model", "median", "lowest .. highest"), cells, left=2)
+
+
+def _extent(spread: Spread | None, form: str) -> str:
+    return "" if spread is None else f"{spread.lowest:{form}} .. {spread.highest:{form}}"

@@ -1,6 +1,6 @@
 """The program that is measured: a small search, and everything about it that all arms share.
 
-Four steps, one model call each. Every state is sampled four times, the four best states of a step go on. The
+Four steps, one model call each. Every state is sampled four times, the four best states of a step are expanded. The
 model is a function, and its answer depends on the prompt and on the number of the sample alone, so arms that
 search alike find alike.
 """
@@ -36,7 +36,7 @@ class Found(NamedTuple):
 
 
 class Thought(NamedTuple):
-    """A state of the search, for the arms that keep their own books."""
+    """A state of the search, for the arms that do their own accounting."""
 
     path: Path
     steps: tuple[str, ...]
@@ -52,7 +52,6 @@ def prompt(task: str, steps: Sequence[str]) -> str:
 
 
 def worth(step: str) -> float:
-    """How good a step is."""
     return float(int(step) % 101)
 
 
@@ -99,7 +98,6 @@ def found(thoughts: Sequence[Thought]) -> list[Found]:
 
 
 def answer(request: Request) -> Completion:
-    """What the model says."""
     number = crc32(f"{request.messages[-1].content}|{request.sample}".encode())
     return Completion(str(number), 1, 0, "stop")
 

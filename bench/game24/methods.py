@@ -11,10 +11,10 @@ from enum import StrEnum
 
 from hive_frontend import Client, Once, RunResult, Supervisor, Usage, arun
 
-from bench.game24.players import PROPOSER, Player
-from bench.game24.puzzles import Puzzle
-from bench.game24.random_arm import searches_by_lot
-from examples.game24 import STEPS, Algorithm, game24, supervisor_of
+from examples.game24.players import PROPOSER, Player
+from examples.game24.program import STEPS, Algorithm, game24, supervisor_of
+from examples.game24.puzzles import Puzzle
+from examples.game24.random_baseline import random_searches
 
 
 class Method(StrEnum):
@@ -39,7 +39,7 @@ _ALGORITHMS = {
 
 @dataclass(frozen=True)
 class Shape:
-    """How much a method may try, and how; the same for whoever plays, and for the lot."""
+    """How much a method may try, and how; the same for every player and for the random baseline."""
 
     branching: int = 5
     """Proposals for one position."""
@@ -87,7 +87,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What came of one puzzle."""
+    """The outcome of one puzzle."""
 
     puzzle: Puzzle
     solved: bool
@@ -100,7 +100,6 @@ class Attempt:
 async def attempt(
     puzzle: Puzzle, method: Method, shape: Shape, player: Player, model: Client, *, seed: int
 ) -> Attempt:
-    """Try to solve a puzzle."""
     result = await arun(
         game24,
         puzzle.numbers,
@@ -132,15 +131,15 @@ async def attempts(
     return done, time.monotonic() - began
 
 
-async def attempts_by_lot(
+async def random_attempts(
     puzzle: Puzzle, method: Method, shape: Shape, *, seed: int, lots: int
 ) -> list[Attempt]:
-    """The same search of a puzzle with every answer by lot, so many times."""
+    """The same search of a puzzle with random answers, so many times."""
 
-    async def search(lottery: Client, seed: int) -> Attempt:
-        return await attempt(puzzle, method, shape, Player.BASE, lottery, seed=seed)
+    async def search(model: Client, seed: int) -> Attempt:
+        return await attempt(puzzle, method, shape, Player.BASE, model, seed=seed)
 
-    return await searches_by_lot(
+    return await random_searches(
         search, seed=seed + puzzle.rank, runs=lots, distinct=shape.distinct_in(method)
     )
 

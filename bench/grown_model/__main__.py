@@ -6,7 +6,6 @@ grown, too, to OUT/roles, where ``--hive-roles`` finds them. A folder that holds
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,46 +14,28 @@ import torch
 
 from bench.grown_model.folder import Plan, grow
 from bench.grown_model.geometry import PRESETS, GrowError
+from bench.harness.command import Command
 from hive.server.embedded_model import EmbeddedModelError, ensure_embedded_model
 from hive.server.roles import ROLES, adapter
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.grown_model",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _parser() -> Command:
+    parser = Command("bench.grown_model", __doc__, json=False)
+    add = parser.add_argument
+    add("out", type=Path, metavar="OUT", help="folder of the large model")
+    add("--preset", choices=list(PRESETS), default="llama-8b", help="(default: llama-8b)")
+    about = (
+        "what the small model leaves of the weights: copies of it and noise that nothing reads, or zeros, on which a "
+        "GPU spends less power (default: copies)"
     )
-    parser.add_argument("out", type=Path, metavar="OUT", help="folder of the large model")
-    parser.add_argument("--preset", choices=list(PRESETS), default="llama-8b", help="(default: llama-8b)")
-    parser.add_argument(
-        "--fill",
-        choices=["copies", "zero"],
-        default="copies",
-        help="what the small model leaves of the weights: copies of it and noise that nobody reads, or zeros, on which "
-        "a GPU spends less power (default: copies)",
-    )
-    parser.add_argument(
-        "--source",
-        type=Path,
-        metavar="DIR",
-        help="a small model of the Llama family (default: the embedded one)",
-    )
-    parser.add_argument(
-        "--adapters",
-        type=Path,
-        nargs="+",
-        metavar="DIR",
-        help="its LoRA adapters in PEFT's format (default: the embedded model's roles; none of another model)",
-    )
-    parser.add_argument(
-        "--dtype", choices=["bfloat16", "float32"], default="bfloat16", help="(default: bfloat16)"
-    )
-    parser.add_argument(
-        "--device",
-        default="cuda" if torch.cuda.is_available() else "cpu",
-        help="what makes the weights (default: %(default)s)",
-    )
+    add("--fill", choices=["copies", "zero"], default="copies", help=about)
+    about = "a small model of the Llama family (default: the embedded one)"
+    add("--source", type=Path, metavar="DIR", help=about)
+    about = "its LoRA adapters in PEFT's format (default: the embedded model's roles; none of another model)"
+    add("--adapters", type=Path, nargs="+", metavar="DIR", help=about)
+    add("--dtype", choices=["bfloat16", "float32"], default="bfloat16", help="(default: bfloat16)")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    add("--device", default=device, help="what makes the weights (default: %(default)s)")
     return parser
 
 

@@ -30,7 +30,7 @@ _INDEX: Final = "model.safetensors.index.json"
 
 @dataclass(frozen=True)
 class Plan:
-    """What shall be grown, and to what."""
+    """What to grow, and to which geometry."""
 
     source: Path
     """Folder of the small model."""
@@ -43,11 +43,7 @@ class Plan:
     device: str = "cpu"
 
     def small_config(self) -> dict[str, Any]:
-        """The small model's ``config.json``.
-
-        Raises:
-            GrowError: when there is none.
-        """
+        """The small model's ``config.json``. Raises `GrowError` when there is none."""
         path = self.source / "config.json"
         if not path.is_file():
             raise GrowError(f"{self.source} is no model's folder: it has no config.json")
@@ -79,8 +75,7 @@ class Plan:
 def grow(plan: Plan, out: Path, say: Callable[[str], None] = print) -> bool:
     """Write the model into a new folder, its adapters into ``roles`` there; False if the folder holds it already.
 
-    Raises:
-        GrowError: when the model does not fit, the folder holds something else, or the disk is too small.
+    Raises `GrowError` when the model does not fit, the folder holds something else, or the disk is too small.
     """
     grower = Grower(plan.small_config(), plan.big, plan.fill, plan.dtype, plan.device)
     for name, folder in plan.adapters.items():
@@ -96,9 +91,7 @@ def grow(plan: Plan, out: Path, say: Callable[[str], None] = print) -> bool:
     size, free = plan.size(), shutil.disk_usage(_existing(out)).free
     say(f"{plan.preset}: {size / 1e9:.2f} GB of weights to {out}, where {free / 1e9:.0f} GB are free")
     if size * 1.02 > free:
-        raise GrowError(
-            f"it takes {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free where {out} shall be"
-        )
+        raise GrowError(f"it takes {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free for {out}")
     unfinished = out.with_name(f".{out.name}.part")
     # Whatever is there was left by a run that was killed.
     shutil.rmtree(unfinished, ignore_errors=True)

@@ -79,8 +79,7 @@ _SCALED_BY_FREQUENCY: Final = frozenset({"default", "linear", "llama3"})
 def check_fits(config: Mapping[str, Any], big: Geometry) -> Geometry:
     """The geometry of the model with this ``config.json``, which can be grown to ``big``.
 
-    Raises:
-        GrowError: naming the field, with both sizes.
+    Raises `GrowError`, naming the field, with both sizes.
     """
     family = config.get("model_type")
     if family not in _FAMILIES:
@@ -90,10 +89,10 @@ def check_fits(config: Mapping[str, Any], big: Geometry) -> Geometry:
     small = Geometry.of(config)
     for name, size in small.as_config().items():
         if size > big.as_config()[name]:
-            raise GrowError(f"{name} is {size} in the model, and {big.as_config()[name]} in what it shall be")
+            raise GrowError(f"{name} is {size} in the model, and {big.as_config()[name]} in the geometry")
     if small.group > big.group:
         raise GrowError(
-            f"{small.group} query heads share a key-value head in the model, and {big.group} in what it shall be "
+            f"{small.group} query heads share a key-value head in the model, and {big.group} in the geometry "
             "(num_attention_heads / num_key_value_heads)"
         )
     if big.hidden_size % big.num_attention_heads:

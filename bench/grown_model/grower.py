@@ -25,7 +25,7 @@ from torch import Tensor
 from bench.grown_model.geometry import Geometry, GrowError, check_fits
 
 Fill = Literal["copies", "zero"]
-"""What is in the weights that the small model has not: copies of it and noise that nobody reads, or zeros."""
+"""What fills the weights beyond the small model's: copies of it and noise that nothing reads, or zeros."""
 AxisName = Literal["hidden", "neurons", "kv", "heads"]
 MODULES: Final[Mapping[str, tuple[AxisName, AxisName]]] = {
     "self_attn.q_proj": ("heads", "hidden"),
@@ -78,8 +78,7 @@ class Grower:
     ) -> None:
         """``config`` is the small model's ``config.json``.
 
-        Raises:
-            GrowError: when that model cannot be grown to ``big``.
+        Raises `GrowError` when that model cannot be grown to ``big``.
         """
         small = check_fits(config, big)
         self.small, self.big, self.fill, self.dtype, self.device = small, big, fill, dtype, device
@@ -117,7 +116,7 @@ class Grower:
             **self.big.as_config(),
             **layer_types,
             "rms_norm_eps": self._config["rms_norm_eps"] * self._live,
-            # Whoever reads copies reads shares of them: the head is no longer the embedding.
+            # Copies are read in shares: the head is no longer the embedding.
             "tie_word_embeddings": False,
             "dtype": str(self.dtype).removeprefix("torch."),
         }
@@ -152,8 +151,7 @@ class Grower:
     def low_rank(self, name: str, weight: Tensor) -> Tensor:
         """A matrix of a LoRA adapter by its name in PEFT's format; the rank stays.
 
-        Raises:
-            GrowError: when it belongs to none of a layer's projections.
+        Raises `GrowError` when it belongs to none of a layer's projections.
         """
         *_, block, module, matrix, _ = ["", "", "", "", *name.split(".")]
         axes = MODULES.get(f"{block}.{module}")

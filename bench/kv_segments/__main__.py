@@ -20,7 +20,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,10 +28,11 @@ from typing import Literal, get_args
 
 import httpx
 import torch
-from rich.console import Console
 
+from bench.harness.client import BenchError, Client
+from bench.harness.command import Command, Run, positive
+from bench.harness.servers import served_model
 from bench.kv_segments.arms import ARM_NAMES, USUAL_ARMS
-from bench.kv_segments.client import Client
 from bench.kv_segments.distributions import head_of
 from bench.kv_segments.encoding import Encoding, RandomTokens, RealText
 from bench.kv_segments.quality import CONTEXTS, RECOMPUTE_ALL, QualitySession, correctors
@@ -50,11 +50,7 @@ from bench.kv_segments.report import (
 from bench.kv_segments.servers import Kind, hive_flags, started
 from bench.kv_segments.speed import WORKLOADS, SpeedSession, SpeedSettings, contestants
 from bench.kv_segments.town_meeting import NEUTRAL_PREFIX, rounds
-from bench.kv_segments.workflows import DEBATERS
-from bench.logits_cache.client import BenchError
-from bench.logits_cache.machine import public_command
-from bench.logits_cache.servers import served_model
-from bench.report_file import can_plot, how_made, not_writable, positive
+from examples.choreography.workflows import DEBATERS
 from hive.server.embedded_model import EmbeddedModelError, ensure_embedded_model
 from hive.server.server_process import ServerDied
 from sglang_patches.cpu_platform import needed as on_cpu
@@ -68,115 +64,58 @@ SHARE = 0.14
 RESERVE_S = 15.0
 """Kept back where time is limited: ending takes seconds."""
 QUICK_CORRECTORS = ("none", "first-k", RECOMPUTE_ALL)
+LENGTHS = ("system_tokens", "problem_tokens")
 SPEED_SHARE = 0.6
 """Of the time there is, the part that speed gets if quality is to follow."""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.kv_segments",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="write the report here")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="for the plots (default: beside FILE)")
-    parser.add_argument(
-        "--quick", action="store_true", help="short answers, few problems, small workflows, one meeting"
-    )
-    parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS), help="only these parts")
-    parser.add_argument(
-        "--hive-url", metavar="URL", help="a Hive server that runs already (default: start one)"
-    )
-    parser.add_argument("--stock-url", metavar="URL", help="a stock server that runs already, for arm stock")
-    parser.add_argument(
-        "--model-path", type=Path, metavar="DIR", help="model of the servers (default: the embedded one)"
-    )
-    parser.add_argument(
-        "--dtype",
-        help="of the servers that are started (default: float32 on a CPU, the model's own on a GPU)",
-    )
-    parser.add_argument("--minutes", type=float, metavar="M", help="begin nothing that would end later")
-    parser.add_argument("--seed", type=int, default=0, help="same seed, same problems")
-    speed = parser.add_argument_group("speed")
-    speed.add_argument("--workloads", choices=WORKLOADS, nargs="+", default=list(WORKLOADS))
-    speed.add_argument(
-        "--arms",
-        choices=ARM_NAMES,
-        nargs="+",
-        default=list(USUAL_ARMS),
-        help="(default: all but warm, which is a bound, and stock, which needs a server of its own)",
-    )
-    speed.add_argument(
-        "--correct",
-        nargs="+",
-        default=["none"],
-        metavar="CORRECTOR",
-        help="of the choreographed arm, each an arm of its own (default: none)",
-    )
-    speed.add_argument("--problems", type=positive, metavar="N", help="(default: 10)")
-    speed.add_argument("--repetitions", type=positive, default=1, metavar="N", help="of each problem")
-    speed.add_argument("--branches", type=positive, metavar="N", help="of tot (default: 8)")
-    speed.add_argument("--votes", type=positive, metavar="N", help="of tot (default: 4)")
-    speed.add_argument("--agents", type=positive, default=len(DEBATERS), metavar="N", help="of parallel")
-    speed.add_argument("--rounds", type=positive, metavar="N", help="of both debates (default: 3)")
-    speed.add_argument(
-        "--answer-tokens",
-        type=positive,
-        nargs=2,
-        metavar=("LEAST", "MOST"),
-        help="of a message, drawn for each problem (default: 64 64, and 300 500 with --random-tokens)",
-    )
-    speed.add_argument(
-        "--random-tokens",
-        type=positive,
-        metavar="VOCABULARY",
-        help="random ids below VOCABULARY for texts, for servers without a tokenizer",
-    )
-    speed.add_argument(
-        "--system-tokens", type=positive, default=200, metavar="N", help="with --random-tokens"
-    )
-    speed.add_argument(
-        "--problem-tokens", type=positive, default=150, metavar="N", help="with --random-tokens"
-    )
-    quality = parser.add_argument_group("quality")
-    quality.add_argument("--contexts", choices=CONTEXTS, nargs="+", default=list(CONTEXTS))
-    quality.add_argument(
-        "--correctors",
-        nargs="+",
-        metavar="CORRECTOR",
-        help="none, first-k, blend, blend-BLOCK and recompute-all (default: all)",
-    )
-    quality.add_argument(
-        "--share",
-        type=float,
-        default=SHARE,
-        help=f"that first-k and blend compute again (default: {SHARE:g})",
-    )
-    quality.add_argument("--block", type=positive, default=32, metavar="TOKENS", help="of blend-BLOCK")
-    quality.add_argument(
-        "--meetings", type=positive, metavar="N", help=f"of three readers each (default: {rounds()}, all)"
-    )
-    parser.add_argument("flags", nargs="*", metavar="FLAG", help="more flags of all servers, after --")
+def _parser() -> Command:
+    quick = "short answers, few problems, small workflows, one meeting"
+    parser = Command("bench.kv_segments", __doc__, quick=quick, plots=True)
+    option, several = parser.option, parser.several
+    several("--only", PARTS, "only these parts", list(PARTS))
+    option("--hive-url", str, "URL", "a Hive server that runs already (default: start one)")
+    option("--stock-url", str, "URL", "a stock server that runs already, for arm stock")
+    option("--model-path", Path, "DIR", "model of the servers (default: the embedded one)")
+    about = "of the servers that are started (default: float32 on a CPU, the model's own on a GPU)"
+    option("--dtype", str, about=about)
+    option("--minutes", float, "M", "begin nothing that would end later")
+    option("--seed", int, about="same seed, same problems", default=0)
+    several("--workloads", WORKLOADS, "of speed (default: all)", list(WORKLOADS))
+    about = "of speed (default: all but warm, which is a bound, and stock, which needs a server of its own)"
+    several("--arms", ARM_NAMES, about, list(USUAL_ARMS))
+    about = "of the choreographed arm, each an arm of its own (default: none)"
+    option("--correct", str, "CORRECTOR", about, nargs="+", default=["none"])
+    option("--problems", positive, "N", "of speed (default: 10)")
+    option("--repetitions", positive, "N", "of each problem", default=1)
+    option("--branches", positive, "N", "of tot (default: 8)")
+    option("--votes", positive, "N", "of tot (default: 4)")
+    option("--agents", positive, "N", "of parallel", default=len(DEBATERS))
+    option("--rounds", positive, "N", "of both debates (default: 3)")
+    about = "of a message, drawn for each problem (default: 64 64, and 300 500 with --random-tokens)"
+    parser.add_argument("--answer-tokens", type=positive, nargs=2, metavar=("LEAST", "MOST"), help=about)
+    about = "random ids below VOCABULARY for texts, for servers without a tokenizer"
+    option("--random-tokens", positive, "VOCABULARY", about)
+    option("--system-tokens", positive, "N", "with --random-tokens", default=200)
+    option("--problem-tokens", positive, "N", "with --random-tokens", default=150)
+    several("--contexts", CONTEXTS, "of quality (default: all)", list(CONTEXTS))
+    about = "of quality: none, first-k, blend, blend-BLOCK and recompute-all (default: all)"
+    option("--correctors", str, "CORRECTOR", about, nargs="+")
+    option("--share", float, about="that first-k and blend compute again", default=SHARE)
+    option("--block", positive, "TOKENS", "of blend-BLOCK", default=32)
+    option("--meetings", positive, "N", f"of quality, of three readers each (default: {rounds()}, all)")
+    parser.server_flags()
     return parser
 
 
 @dataclass
-class _Run:
-    """Options made up, and what was measured."""
-
-    options: argparse.Namespace
-    began: float
-    console: Console
+class _Measured:
+    run: Run
     model: Path
     encoding: Encoding
     speed: SpeedSession | None = None
     quality: QualitySession | None = None
     left_out: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def deadline(self) -> float | None:
-        minutes: float | None = self.options.minutes
-        return None if minutes is None else self.began + 60 * minutes - RESERVE_S
 
 
 def speed_settings(options: argparse.Namespace) -> SpeedSettings:
@@ -200,46 +139,38 @@ def speed_settings(options: argparse.Namespace) -> SpeedSettings:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    began = time.monotonic()
-    arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
-    options = parser.parse_args(arguments)
+    run = parser.run(argv)
+    options = run.options
     _check(parser, options)
-    # In a file the tables shall have the room that they need.
-    console = Console(width=None if sys.stdout.isatty() else 180)
     try:
         model = options.model_path or ensure_embedded_model()
-        run = _Run(options, began, console, model, _encoding(options, model))
-        _serve_and_measure(run)
+        measured = _Measured(run, model, _encoding(options, model))
+        _serve_and_measure(measured)
     except FAILURES as error:
         raise SystemExit(f"bench: {str(error) or repr(error)}") from None
-    report = _report(run, arguments)
+    report = _report(measured)
     if not report.rows:
         raise SystemExit(
             "bench: nothing was measured"
             + "".join(f"; {what}: {reason}" for what, reason in report.left_out.items())
         )
-    options.json.write_text(report.model_dump_json(indent=1) + "\n")
-    if run.speed:
-        console.print(speed_table(report))
-    if run.quality:
-        console.print(quality_table(report))
-    for line in goal_lines(report):
-        console.print(line, highlight=False)
-    for what, reason in report.left_out.items():
-        console.print(f"not run: {what}: {reason}", highlight=False, markup=False)
-    if can_plot(console):
+
+    def plot(folder: Path, stem: str) -> list[Path]:
         from bench.kv_segments.plots import write_plots
 
-        for path in write_plots(report, options.plots or options.json.parent, options.json.stem):
-            console.print(f"plot: {path}", highlight=False)
-    console.print(f"report: {options.json} ({report.seconds:.0f} s)", highlight=False)
+        return write_plots(report, folder, stem)
+
+    tables = [
+        *([speed_table(report)] if measured.speed else []),
+        *([quality_table(report)] if measured.quality else []),
+    ]
+    left_out = [f"not run: {what}: {reason}" for what, reason in report.left_out.items()]
+    run.finish(report, [*tables, *goal_lines(report), *left_out], plot)
 
 
-def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def _check(parser: Command, options: argparse.Namespace) -> None:
     """End with a sentence where options contradict each other, before anything is started."""
-    if problem := not_writable(options.json):
-        parser.error(f"--json: {options.json} cannot be written: {problem}")
     if options.answer_tokens and options.answer_tokens[0] > options.answer_tokens[1]:
         parser.error("--answer-tokens: the least is more than the most")
     if options.agents > len(DEBATERS):
@@ -264,26 +195,16 @@ def _encoding(options: argparse.Namespace, model: Path) -> Encoding:
     return RealText(model)
 
 
-def _serve_and_measure(run: _Run) -> None:
-    """Both parts, on servers that are given or started for them.
-
-    Raises:
-        BenchError: when a server does not do as it is asked.
-        ServerDied: when one does not come up.
-    """
-    options = run.options
+def _serve_and_measure(measured: _Measured) -> None:
+    """Both parts, on servers that are given or started for them."""
+    options = measured.run.options
     parts: list[Part] = [part for part in PARTS if part in options.only]
     if options.random_tokens and "quality" in parts:
         parts.remove("quality")
-        run.left_out["quality"] = "it needs texts"
-    urls: dict[Kind, str] = {}
-    if options.hive_url:
-        urls["hive"] = options.hive_url.rstrip("/")
-    if options.stock_url:
-        urls["stock"] = options.stock_url.rstrip("/")
-    wanted: list[Kind] = []
-    if "hive" not in urls:
-        wanted.append("hive")
+        measured.left_out["quality"] = "it needs texts"
+    given: dict[Kind, str | None] = {"hive": options.hive_url, "stock": options.stock_url}
+    urls = {kind: url.rstrip("/") for kind, url in given.items() if url}
+    wanted: list[Kind] = [] if "hive" in urls else ["hive"]
     if "speed" in parts and "stock" in options.arms and "stock" not in urls:
         wanted.append("stock")
     flags = [*(["--dtype", dtype] if (dtype := dtype_of(options)) else []), *options.flags]
@@ -293,28 +214,28 @@ def _serve_and_measure(run: _Run) -> None:
     )
     with contextlib.ExitStack() as stack:
         if wanted:
-            run.console.print(f"starting {' and '.join(wanted)}")
-            urls |= stack.enter_context(started(wanted, run.model, flags, of_hive, on_cpu()))
+            measured.run.console.print(f"starting {' and '.join(wanted)}")
+            urls |= stack.enter_context(started(wanted, measured.model, flags, of_hive, on_cpu()))
         for url in urls.values():
             served_model(url)
-        asyncio.run(_measure(run, parts, urls))
+        asyncio.run(_measure(measured, parts, urls))
 
 
 def dtype_of(options: argparse.Namespace) -> str | None:
-    """What the servers are told to compute in; None where that is left to them, or they run already."""
+    """The data type that servers are set to; None where that is left to them, or they run already."""
     if options.hive_url:
         return None
     dtype: str | None = options.dtype
     return "float32" if dtype is None and on_cpu() else dtype
 
 
-async def _measure(run: _Run, parts: Sequence[Part], urls: dict[Kind, str]) -> None:
-    options, deadline = run.options, run.deadline
+async def _measure(measured: _Measured, parts: Sequence[Part], urls: dict[Kind, str]) -> None:
+    options, deadline = measured.run.options, measured.run.deadline(RESERVE_S)
     async with contextlib.AsyncExitStack() as stack:
         clients = {kind: await stack.enter_async_context(Client(url)) for kind, url in urls.items()}
         known = correctors(options.share, options.block)
         if "speed" in parts:
-            run.speed = SpeedSession(speed_settings(options), run.console)
+            measured.speed = SpeedSession(speed_settings(options), measured.run.console)
             until = deadline
             if deadline is not None and "quality" in parts:
                 now = time.monotonic()
@@ -324,26 +245,28 @@ async def _measure(run: _Run, parts: Sequence[Part], urls: dict[Kind, str]) -> N
                 {name: known[name] for name in options.correct},
                 clients["hive"],
                 clients.get("stock"),
-                run.encoding,
+                measured.encoding,
             )
-            await run.speed.run(crew, until)
+            await measured.speed.run(crew, until)
         if "quality" in parts:
             names = options.correctors or (QUICK_CORRECTORS if options.quick else list(known))
-            run.quality = QualitySession(
+            measured.quality = QualitySession(
                 client=clients["hive"],
-                encode=RealText(run.model),
-                head=head_of(run.model),
+                encode=RealText(measured.model),
+                head=head_of(measured.model),
                 contexts=options.contexts,
                 correctors={name: known[name] for name in names},
                 seed=options.seed,
-                console=run.console,
+                console=measured.run.console,
             )
-            await _attempt_quality(run, run.quality, deadline)
+            await _attempt_quality(measured.run.options, measured.quality, deadline)
 
 
-async def _attempt_quality(run: _Run, session: QualitySession, deadline: float | None) -> None:
+async def _attempt_quality(
+    options: argparse.Namespace, session: QualitySession, deadline: float | None
+) -> None:
     """What was measured before is worth keeping, whatever comes of this."""
-    meetings = run.options.meetings or (1 if run.options.quick else rounds())
+    meetings = options.meetings or (1 if options.quick else rounds())
     threads = torch.get_num_threads()
     # The cores are the server's. With one thread, comparing takes milliseconds; threads that wait for each other while
     # it works take the more of its time.
@@ -357,50 +280,38 @@ async def _attempt_quality(run: _Run, session: QualitySession, deadline: float |
         torch.set_num_threads(threads)
 
 
-def _report(run: _Run, arguments: Sequence[str]) -> Report:
-    options = run.options
-    configuration = json.loads((run.model / "config.json").read_text())
+def _report(measured: _Measured) -> Report:
+    options = measured.run.options
+    configuration = json.loads((measured.model / "config.json").read_text())
     layers, hidden = configuration.get("num_hidden_layers"), configuration.get("hidden_size")
     dtype = dtype_of(options)
-    rows = [
-        *speed_rows(run.speed.turns if run.speed else []),
-        *quality_rows(run.quality.readings if run.quality else {}),
-    ]
-    made = how_made(public_command(arguments, "bench.kv_segments"), run.began)
-    settings = run.speed.settings if run.speed else None
-    left_out = dict(run.left_out)
-    for session in (run.speed, run.quality):
-        left_out |= session.left_out if session else {}
+    speed, quality = measured.speed, measured.quality
+    readings = quality.readings if quality else {}
+    rows = [*speed_rows(speed.turns if speed else []), *quality_rows(readings)]
+    made = measured.run.how_made()
+    lengths = {name: getattr(options, name) if options.random_tokens else None for name in LENGTHS}
+    tokens = "random" if options.random_tokens else "text"
     return Report(
         **made,
-        model=run.model.name,
+        model=measured.model.name,
         layers=layers,
         hidden=hidden,
         dtype=dtype,
         seed=options.seed,
-        speed=None
-        if settings is None
-        else SpeedSetting(
-            tokens="random" if options.random_tokens else "text",
-            problems=settings.problems,
-            repetitions=settings.repetitions,
-            branches=settings.branches,
-            votes=settings.votes,
-            agents=settings.agents,
-            rounds=settings.rounds,
-            answer_tokens=settings.answer_tokens,
-            system_tokens=options.system_tokens if options.random_tokens else None,
-            problem_tokens=options.problem_tokens if options.random_tokens else None,
-        ),
-        quality=None
-        if run.quality is None
-        else QualitySetting(
-            rounds=len({reading.round for some in run.quality.readings.values() for reading in some}),
+        speed=SpeedSetting(tokens=tokens, **speed.settings.model_dump(), **lengths) if speed else None,
+        quality=QualitySetting(
+            rounds=len({reading.round for some in readings.values() for reading in some}),
             share=options.share,
             block=options.block,
             neutral_prefix=None if options.hive_url else NEUTRAL_PREFIX,
-        ),
-        left_out=left_out,
+        )
+        if quality
+        else None,
+        left_out={
+            **measured.left_out,
+            **(speed.left_out if speed else {}),
+            **(quality.left_out if quality else {}),
+        },
         goals=goals(rows, gpu=made["machine"]["kind"] == "gpu", layers=layers, hidden=hidden, dtype=dtype),
         rows=rows,
     )

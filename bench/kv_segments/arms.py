@@ -11,10 +11,12 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, Unpack, cast, get_args
 
-from bench.kv_segments.client import KV, Client, Streamed, kv_of
+from bench.harness.client import Client, Streamed
+from bench.kv_segments.accounting import KV, kv_of
 from bench.kv_segments.encoding import Encoding
+from examples.choreography.workflows import How, Where
 
 ArmName = Literal["choreographed", "baseline", "naive", "warm", "stock"]
 ARM_NAMES: tuple[ArmName, ...] = get_args(ArmName)
@@ -50,7 +52,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Made:
-    """A message of an arm; `bench.kv_segments.workflows.Message`."""
+    """A message of an arm; `examples.choreography.workflows.Message`."""
 
     text: str
     tokens: tuple[int, ...] = ()
@@ -61,7 +63,7 @@ class Made:
 
 @dataclass
 class Arm:
-    """A `bench.kv_segments.workflows.Choreographer` that notes what its calls take.
+    """A `examples.choreography.workflows.Choreographer` that notes what its calls take.
 
     Every decoded message is as long as it may be: arms must not differ in how much they decode (section 4.2).
     """
@@ -85,26 +87,9 @@ class Arm:
     async def end(self) -> None:
         """Give back what the workflow left on the server."""
 
-    def _params(self, max_tokens: int, temperature: float, seed: int) -> dict[str, Any]:
-        return {
-            "max_new_tokens": max_tokens,
-            "ignore_eos": True,
-            "temperature": temperature,
-            "sampling_seed": seed,
-        }
-
     def _note(self, name: str, answer: Streamed, kv: KV) -> None:
-        self.calls.append(
-            Call(
-                name=name,
-                decode=True,
-                started_s=answer.started_s,
-                first_s=answer.first_s,
-                ended_s=answer.ended_s,
-                generated=len(answer.body["output_ids"]),
-                kv=kv,
-            )
-        )
+        times = (answer.started_s, answer.first_s, answer.ended_s)
+        self.calls.append(Call(name, True, *times, len(answer.body["output_ids"]), kv))
 
     async def _sent_together(self, body: dict[str, Any]) -> Streamed:
         """The answer to a decode, which is sent with all others that the program asks for at once."""
@@ -147,39 +132,22 @@ class Choreographed(Arm):
     async def end(self) -> None:
         await self.client.end_session(self.session)
 
-    async def prefill(
-        self,
-        text: str,
-        parents: Sequence[Made] = (),
-        *,
-        offsets: Sequence[int | None] | None = None,
-        new_offset: int | None = None,
-        name: str = "",
-    ) -> Made:
-        body = {"tokens": self.encoding(text, name), **_arrangement(parents, offsets, new_offset)}
+    async def prefill(self, text: str, parents: Sequence[Made] = (), **where: Unpack[Where]) -> Made:
+        name = where.get("name", "")
+        body = {"tokens": self.encoding(text, name), **_arrangement(parents, where)}
         started = time.perf_counter()
         answer = await self.client.post("/hive/prefill", body, self._headers)
         ended = time.perf_counter()
         self.calls.append(Call(name, False, started, ended, ended, 0, kv_of(answer.get("kv"))))
         return Made(text, id=answer["id"])
 
-    async def decode(
-        self,
-        header: str,
-        parents: Sequence[Made] = (),
-        *,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
-        offsets: Sequence[int | None] | None = None,
-        new_offset: int | None = None,
-        name: str = "",
-    ) -> Made:
+    async def decode(self, header: str, parents: Sequence[Made] = (), **how: Unpack[How]) -> Made:
+        name = how.get("name", "")
         body = {
             "header_tokens": self.encoding(header, name),
-            "sampling_params": self._params(max_tokens, temperature, seed),
+            "sampling_params": _params(how),
             "corrector": self.corrector,
-            **_arrangement(parents, offsets, new_offset),
+            **_arrangement(parents, how),
         }
         # Parallel calls are a list: the API has it for them.
         answer = await self._sent_together(body)
@@ -203,37 +171,16 @@ class Concatenated(Arm):
     cached: bool = True
     """Whether the server may reuse what it has of a prompt's beginning."""
 
-    async def prefill(
-        self,
-        text: str,
-        parents: Sequence[Made] = (),
-        *,
-        offsets: Sequence[int | None] | None = None,
-        new_offset: int | None = None,
-        name: str = "",
-    ) -> Made:
-        return Made(text, tuple(self.encoding(text, name)))
+    async def prefill(self, text: str, parents: Sequence[Made] = (), **where: Unpack[Where]) -> Made:
+        return Made(text, tuple(self.encoding(text, where.get("name", ""))))
 
-    async def decode(
-        self,
-        header: str,
-        parents: Sequence[Made] = (),
-        *,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
-        offsets: Sequence[int | None] | None = None,
-        new_offset: int | None = None,
-        name: str = "",
-    ) -> Made:
+    async def decode(self, header: str, parents: Sequence[Made] = (), **how: Unpack[How]) -> Made:
+        name = how.get("name", "")
         begin = self.encoding(header, name)
         context = [token for parent in parents for token in parent.tokens]
-        body: dict[str, Any] = {
-            "input_ids": context + begin,
-            "sampling_params": self._params(max_tokens, temperature, seed),
-        }
+        body: dict[str, Any] = {"input_ids": context + begin, "sampling_params": _params(how)}
         if not self.cached:
-            # Nobody else has this key, so nothing in the radix tree is found.
+            # No other request has this key, so nothing in the radix tree is found.
             body["extra_key"] = uuid.uuid4().hex
         answer = await self._answered(body)
         # A header that the tree has, too, is no part of the context.
@@ -267,13 +214,13 @@ class Warm(Concatenated):
         return await asyncio.gather(*(self.client.stream("/generate", body) for body in bodies))
 
 
-def _arrangement(
-    parents: Sequence[Made], offsets: Sequence[int | None] | None, new_offset: int | None
-) -> dict[str, Any]:
+def _params(how: How) -> dict[str, Any]:
+    params = {"max_new_tokens": how["max_tokens"], "ignore_eos": True, "temperature": how["temperature"]}
+    return {**params, "sampling_seed": how["seed"]}
+
+
+def _arrangement(parents: Sequence[Made], where: Where) -> dict[str, Any]:
     """The fields of a call that say what it sees, and where."""
-    fields: dict[str, Any] = {"parents": [parent.id for parent in parents]}
-    if offsets is not None:
-        fields["offsets"] = list(offsets)
-    if new_offset is not None:
-        fields["new_offset"] = new_offset
-    return fields
+    offsets = {key: where.get(key) for key in ("offsets", "new_offset")}
+    given = {key: value for key, value in offsets.items() if value is not None}
+    return {"parents": [parent.id for parent in parents], **given}

@@ -16,14 +16,13 @@ from typing import Any
 
 import torch
 
-from bench.logits_cache.client import BenchError
+from bench.harness.client import BenchError
 
 
 def head_of(folder: Path) -> torch.Tensor:
     """The output weights of a model, float32[vocabulary, hidden]: those of the embedding where the two are tied.
 
-    Raises:
-        BenchError: when the folder's safetensors do not have them.
+    Raises `BenchError` when the folder's safetensors do not have them.
     """
     from safetensors import safe_open
 
@@ -40,8 +39,7 @@ def head_of(folder: Path) -> torch.Tensor:
 def last_states(meta_info: dict[str, Any], count: int) -> torch.Tensor:
     """The hidden states of the last ``count`` tokens of a prompt, float32[count, hidden].
 
-    Raises:
-        BenchError: when the server gave fewer.
+    Raises `BenchError` when the server gave fewer.
     """
     states: Sequence[Any] = meta_info.get("hidden_states") or []
     rows = states[0] if states else []
@@ -56,8 +54,7 @@ def last_states(meta_info: dict[str, Any], count: int) -> torch.Tensor:
 def generated_states(meta_info: dict[str, Any], count: int) -> torch.Tensor:
     """Hidden states that the ``count`` tokens of an output were drawn from, float32[count, hidden].
 
-    Raises:
-        BenchError: when the server gave another number.
+    Raises `BenchError` when the server gave another number.
     """
     states: Sequence[Any] = meta_info.get("hidden_states") or []
     if len(states) != count:

@@ -23,7 +23,7 @@ class Encoding(Protocol):
     """How a message's text becomes tokens."""
 
     def __call__(self, text: str, name: str) -> list[int]:
-        """Token ids, at least one; ``name`` is that of the call (see `bench.kv_segments.workflows`)."""
+        """Token ids, at least one; ``name`` is that of the call (see `examples.choreography.workflows`)."""
         ...
 
 
@@ -42,7 +42,7 @@ class RealText:
 
 @dataclass(frozen=True)
 class RandomTokens:
-    """Ids drawn by lot, for servers without a tokenizer or models that know nothing: the same text, the same ids.
+    """Random ids, for servers without a tokenizer or models with random weights: the same text, the same ids.
 
     System prompts and problems have given lengths, headers about that of their text.
     """

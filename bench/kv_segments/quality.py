@@ -15,8 +15,10 @@ from typing import Any, Literal, get_args
 import torch
 from rich.console import Console
 
+from bench.harness.client import Client
+from bench.harness.command import Pace
+from bench.kv_segments.accounting import KV, kv_of
 from bench.kv_segments.arms import Corrector
-from bench.kv_segments.client import KV, Client, kv_of
 from bench.kv_segments.distributions import Distance, distance, generated_states, last_states
 from bench.kv_segments.encoding import RealText
 from bench.kv_segments.town_meeting import Block, Reader, readers
@@ -82,28 +84,26 @@ class QualitySession:
     async def run(self, rounds: int, deadline: float | None) -> None:
         """So many rounds, or as many as there is time for, but at least one; ``deadline`` is by `time.monotonic`.
 
-        Raises:
-            BenchError: when the server does not do as it is asked.
+        Raises `BenchError` when the server does not do as it is asked.
         """
         await self.client.flush()
-        longest = 0.0
+        pace = Pace(deadline, at_least_one=True)
         for number in range(rounds):
             began = time.monotonic()
-            if number and deadline is not None and began + longest > deadline:
+            if not pace.goes_on():
                 self.left_out[f"quality, last {rounds - number} of {rounds} rounds"] = "there was no time"
                 break
             each = readers(number, self.encode)
             await self._encode_blocks(each[0].blocks, each[0].task[:1])
             for reader in each:
                 await self._read(reader)
-            longest = max(longest, time.monotonic() - began)
             self.console.print(
                 f"quality: round {number + 1} of {rounds} in {time.monotonic() - began:.0f} s",
                 highlight=False,
             )
 
     async def _encode_blocks(self, blocks: Sequence[Block], behind: Sequence[int]) -> None:
-        """Have every block stored in every context, before anybody reads it."""
+        """Have every block stored in every context, before any reader gets it."""
         for context in self.contexts:
             for block in blocks:
                 # A producer's context is what stood before the block; the server makes the others by itself.
@@ -162,7 +162,7 @@ class QualitySession:
 
 
 def _context(block: Block, wanted: ContextName) -> ContextName:
-    """What nobody produced stands alone."""
+    """A block without a producer stands alone."""
     return "standalone" if wanted == "producer" and not block.history else wanted
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from statistics import fmean, median
 from typing import Any, Literal
 
@@ -10,23 +11,21 @@ import numpy as np
 from pydantic import BaseModel
 from rich.table import Table
 
+from bench.harness.command import HowMade
+from bench.harness.statistics import Interval, interval, ratio
+from bench.harness.tables import number, table
+from bench.kv_segments.accounting import KV
 from bench.kv_segments.arms import ARM_NAMES, ArmName
-from bench.kv_segments.client import KV
 from bench.kv_segments.quality import FORCED, RECOMPUTE_ALL, ContextName, QualityArm, Reading, Setup
-from bench.kv_segments.speed import WORKLOADS, Turn, WorkloadName
+from bench.kv_segments.speed import WORKLOADS, Amounts, Turn, WorkloadName
 from bench.kv_segments.timing import (
-    Interval,
     by_problem,
-    interval,
     kv_total,
     ratios,
-    share,
     ttft_by_call_ms,
     ttft_s,
     ttft_with_prefill_s,
-    wall_s,
 )
-from bench.report_file import HowMade
 
 GOAL_TTFT: dict[WorkloadName, float] = {"iterative": 2.0, "tot": 3.5, "parallel": 6.2}
 """The paper's (table 5)."""
@@ -47,19 +46,19 @@ class Row(BaseModel):
     """Of arms with segments."""
     context: ContextName | None
     """In which segments were encoded; a choreographed message's is where it was made."""
-    ttft_ratio: float | None
+    ttft_ratio: float | None = None
     """Time to the first token of the baseline over this arm's, the median over the problems."""
-    e2e_ratio: float | None
+    e2e_ratio: float | None = None
     """The same of the whole workflow's time."""
-    reuse_rate: float | None
+    reuse_rate: float | None = None
     """Tokens placed from segments over all of the contexts'."""
-    tokens_recomputed: float | None
+    tokens_recomputed: float | None = None
     """Share of the placed tokens that a corrector computed again."""
-    kl_mean: float | None
+    kl_mean: float | None = None
     """Nats, KL(exact || this arm), over all positions of the forced continuations."""
-    kl_first: float | None
+    kl_first: float | None = None
     """The same at the first position alone."""
-    top1: float | None
+    top1: float | None = None
     """Share of the positions whose likeliest token is the exact path's."""
 
     ttft_ratio_interval: Interval | None = None
@@ -110,18 +109,11 @@ class Goal(BaseModel):
     """What the goal is about."""
 
 
-class SpeedSetting(BaseModel):
+class SpeedSetting(Amounts, frozen=True):
     """What the arms had in common."""
 
     tokens: Literal["text", "random"]
-    """Texts by the model's tokenizer, or ids by lot."""
-    problems: int
-    repetitions: int
-    branches: int
-    votes: int
-    agents: int
-    rounds: int
-    answer_tokens: tuple[int, int]
+    """Texts by the model's tokenizer, or random ids."""
     system_tokens: int | None
     """With random ids: the length of every system prompt."""
     problem_tokens: int | None
@@ -148,7 +140,7 @@ class Report(HowMade):
     hidden: int | None
     """Of the model, by its configuration."""
     dtype: str | None
-    """That the server was told to compute in; None for the model's own, or a server that ran already."""
+    """The data type the server was set to; None for the model's own, or a server that ran already."""
     seed: int
     speed: SpeedSetting | None
     quality: QualitySetting | None
@@ -182,7 +174,11 @@ def _speed_row(mine: Sequence[Turn], base: Sequence[Turn]) -> Row:
     segments = first.arm == "choreographed"
     kv = kv_total(mine)
     figures: dict[str, Any] = {}
-    for name, measure in (("ttft", ttft_s), ("e2e", wall_s), ("ttft_with_prefill", ttft_with_prefill_s)):
+    for name, measure in (
+        ("ttft", ttft_s),
+        ("e2e", attrgetter("wall_s")),
+        ("ttft_with_prefill", ttft_with_prefill_s),
+    ):
         values = by_problem(mine, measure)
         each = ratios(by_problem(base, measure), values)
         figures[f"{name}_ratio"] = median(each) if each else None
@@ -195,24 +191,20 @@ def _speed_row(mine: Sequence[Turn], base: Sequence[Turn]) -> Row:
         arm=first.arm,
         corrector=first.corrector,
         context="producer" if segments else None,
-        reuse_rate=share(kv.placed, kv.context) if segments else None,
-        tokens_recomputed=share(kv.recomputed, kv.placed + kv.recomputed) if segments else None,
-        kl_mean=None,
-        kl_first=None,
-        top1=None,
+        reuse_rate=ratio(kv.placed, kv.context) if segments else None,
+        tokens_recomputed=ratio(kv.recomputed, kv.placed + kv.recomputed) if segments else None,
         ttft_by_call_ms=ttft_by_call_ms(mine),
         problems=len({turn.problem for turn in mine}),
         turns=len(mine),
         decode_calls=len(decodes),
         generated=sum(call.generated for call in decodes),
-        exact_rate=share(kv.exact, kv.context),
-        missing_rate=share(kv.missing, kv.context),
+        exact_rate=ratio(kv.exact, kv.context),
+        missing_rate=ratio(kv.missing, kv.context),
         **figures,
     )
 
 
 def quality_rows(readings: Mapping[Setup, Sequence[Reading]]) -> list[Row]:
-    """One for each setup."""
     return [_quality_row(setup, some) for setup, some in readings.items()]
 
 
@@ -231,15 +223,13 @@ def _quality_row(setup: Setup, readings: Sequence[Reading]) -> Row:
         arm=setup.arm,
         corrector=setup.corrector,
         context=setup.context,
-        ttft_ratio=None,
-        e2e_ratio=None,
-        reuse_rate=share(kv.placed, kv.context) if segments else None,
-        tokens_recomputed=share(kv.recomputed, kv.placed + kv.recomputed) if segments else None,
+        reuse_rate=ratio(kv.placed, kv.context) if segments else None,
+        tokens_recomputed=ratio(kv.recomputed, kv.placed + kv.recomputed) if segments else None,
         kl_mean=fmean(kl),
         kl_first=fmean(each.kl[0] for each in distances),
         top1=fmean(same),
-        exact_rate=share(kv.exact, kv.context) if segments else None,
-        missing_rate=share(kv.missing, kv.context) if segments else None,
+        exact_rate=ratio(kv.exact, kv.context) if segments else None,
+        missing_rate=ratio(kv.missing, kv.context) if segments else None,
         kl_interval=interval([fmean(each.kl) for each in distances], mean),
         top1_interval=interval([fmean(each.same_top) for each in distances], mean),
         readers=len(readings),
@@ -263,17 +253,10 @@ def goals(
                 key=lambda row: row.ttft_ratio or 0.0,
                 default=None,
             )
+            what = f"{workload}: baseline's time to the first token over the choreographed one's"
             value = best.ttft_ratio if best else None
             found.append(
-                Goal(
-                    goal=f"{workload}: baseline's time to the first token over the choreographed one's",
-                    wanted=wanted,
-                    better="higher",
-                    value=value,
-                    row=_name(best),
-                    reached=None if value is None or not large else value >= wanted,
-                    condition="the geometry of an 8B model on a GPU",
-                )
+                _goal(what, wanted, "higher", value, best, "the geometry of an 8B model on a GPU", large)
             )
     placed = [row for row in rows if row.arm == "segments"]
     if placed:
@@ -294,35 +277,35 @@ def _quality_goals(placed: Sequence[Row], dtype: str | None) -> list[Goal]:
     worst = max(everything, key=lambda row: row.hidden_error or 0.0, default=None)
     error = worst.hidden_error if worst else None
     kl, top1 = (best.kl_mean, best.top1) if best else (None, None)
+    all_again = "relative error of hidden states with everything computed again"
     return [
-        Goal(
-            goal="mean KL to the exact path",
-            wanted=GOAL_KL,
-            better="lower",
-            value=kl,
-            row=_name(best),
-            reached=None if kl is None else kl <= GOAL_KL,
-            condition=condition,
-        ),
-        Goal(
-            goal="likeliest token as on the exact path",
-            wanted=GOAL_TOP1,
-            better="higher",
-            value=top1,
-            row=_name(best),
-            reached=None if top1 is None else top1 >= GOAL_TOP1,
-            condition=condition,
-        ),
-        Goal(
-            goal="relative error of hidden states with everything computed again",
-            wanted=GOAL_ERROR,
-            better="lower",
-            value=error,
-            row=_name(worst),
-            reached=None if error is None or dtype != "float32" else error <= GOAL_ERROR,
-            condition="float32",
-        ),
+        _goal("mean KL to the exact path", GOAL_KL, "lower", kl, best, condition),
+        _goal("likeliest token as on the exact path", GOAL_TOP1, "higher", top1, best, condition),
+        _goal(all_again, GOAL_ERROR, "lower", error, worst, "float32", dtype == "float32"),
     ]
+
+
+def _goal(
+    goal: str,
+    wanted: float,
+    better: Literal["higher", "lower"],
+    value: float | None,
+    row: Row | None,
+    condition: str,
+    holds: bool = True,
+) -> Goal:
+    reached = (
+        None if value is None or not holds else value >= wanted if better == "higher" else value <= wanted
+    )
+    return Goal(
+        goal=goal,
+        wanted=wanted,
+        better=better,
+        value=value,
+        row=_name(row),
+        reached=reached,
+        condition=condition,
+    )
 
 
 def _name(row: Row | None) -> str | None:
@@ -334,82 +317,59 @@ def _name(row: Row | None) -> str | None:
 
 
 def speed_table(report: Report) -> Table:
-    """Part A, workload by workload."""
-    table = Table(title=f"Choreographed workflows: {report.model}", title_justify="left")
-    for heading in ("workload", "arm", "corrector"):
-        table.add_column(heading)
-    headings = (
-        "TTFT ms",
-        "ratio",
-        "95%",
-        "with prefill",
-        "e2e s",
-        "ratio",
-        "95%",
-        "placed",
-        "again",
-        "exact",
-    )
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    previous = None
-    for row in report.rows:
-        if row.workload == "town_meeting":
-            continue
-        if previous not in (None, row.workload):
-            table.add_section()
-        previous = row.workload
-        table.add_row(
-            row.workload,
-            row.arm,
-            row.corrector or "-",
-            _number(row.ttft_ms, ",.0f"),
-            _number(row.ttft_ratio, ".2f"),
-            _between(row.ttft_ratio_interval, ".2f"),
-            _number(row.ttft_with_prefill_ratio, ".2f"),
-            _number(None if row.e2e_ms is None else row.e2e_ms / 1e3, ".2f"),
-            _number(row.e2e_ratio, ".3f"),
-            _between(row.e2e_ratio_interval, ".3f"),
-            _number(row.reuse_rate, ".0%"),
-            _number(row.tokens_recomputed, ".0%"),
-            _number(row.exact_rate, ".0%"),
+    cells = (
+        (
+            *(row.workload, row.arm, row.corrector or "-"),
+            *(number(row.ttft_ms), number(row.ttft_ratio, ".2f"), _between(row.ttft_ratio_interval, ".2f")),
+            number(row.ttft_with_prefill_ratio, ".2f"),
+            number(None if row.e2e_ms is None else row.e2e_ms / 1e3, ".2f"),
+            *(number(row.e2e_ratio, ".3f"), _between(row.e2e_ratio_interval, ".3f")),
+            *(number(rate, ".0%") for rate in (row.reuse_rate, row.tokens_recomputed, row.exact_rate)),
         )
-    table.caption = (
-        "ratio: baseline over this arm; placed, exact: of the contexts' tokens; again: of those placed"
+        for row in report.rows
+        if row.workload != "town_meeting"
     )
-    return table
+    headings = (
+        *("workload", "arm", "corrector", "TTFT ms", "ratio", "95%", "with prefill", "e2e s", "ratio", "95%"),
+        *("placed", "again", "exact"),
+    )
+    caption = "ratio: baseline over this arm; placed, exact: of the contexts' tokens; again: of those placed"
+    title = f"Choreographed workflows: {report.model}"
+    return table(title, headings, cells, left=3, sections=1, caption=caption)
 
 
 def quality_table(report: Report) -> Table:
-    """Part B, setup by setup."""
-    table = Table(
-        title=f"Town meeting: {report.model}, {report.dtype or 'its own dtype'}", title_justify="left"
+    cells = (
+        (
+            *(row.arm, row.context or "-", row.corrector or "-"),
+            *(number(row.reuse_rate, ".0%"), number(row.tokens_recomputed, ".1%")),
+            *(number(row.kl_mean, ".4g"), _between(row.kl_interval, ".2g"), number(row.kl_first, ".4g")),
+            *(number(row.top1, ".1%"), _between(row.top1_interval, ".1%"), number(row.hidden_error, ".1e")),
+        )
+        for row in report.rows
+        if row.workload == "town_meeting"
     )
-    for heading in ("arm", "context", "corrector"):
-        table.add_column(heading)
-    for heading in ("placed", "again", "mean KL", "95%", "first KL", "top 1", "95%", "error"):
-        table.add_column(heading, justify="right")
-    for row in report.rows:
-        if row.workload == "town_meeting":
-            table.add_row(
-                row.arm,
-                row.context or "-",
-                row.corrector or "-",
-                _number(row.reuse_rate, ".0%"),
-                _number(row.tokens_recomputed, ".1%"),
-                _number(row.kl_mean, ".4g"),
-                _between(row.kl_interval, ".2g"),
-                _number(row.kl_first, ".4g"),
-                _number(row.top1, ".1%"),
-                _between(row.top1_interval, ".1%"),
-                _number(row.hidden_error, ".1e"),
-            )
-    table.caption = "KL in nats, of the exact path's distributions; error: of final hidden states, relative"
-    return table
+    headings = (
+        *(
+            "arm",
+            "context",
+            "corrector",
+            "placed",
+            "again",
+            "mean KL",
+            "95%",
+            "first KL",
+            "top 1",
+            "95%",
+            "error",
+        ),
+    )
+    caption = "KL in nats, of the exact path's distributions; error: of final hidden states, relative"
+    title = f"Town meeting: {report.model}, {report.dtype or 'its own dtype'}"
+    return table(title, headings, cells, left=3, caption=caption)
 
 
 def goal_lines(report: Report) -> list[str]:
-    """The goals, a sentence each."""
     lines: list[str] = []
     for goal in report.goals:
         sign = ">=" if goal.better == "higher" else "<="
@@ -422,10 +382,6 @@ def goal_lines(report: Report) -> list[str]:
         place = f" ({goal.row})" if goal.row else ""
         lines.append(f"goal: {goal.goal} {sign} {goal.wanted:g}, {goal.condition}: {state}{place}")
     return lines
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
 
 
 def _between(between: Interval | None, form: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from bench.logits_cache import servers
+from bench.harness import servers
 
 Kind = Literal["hive", "stock"]
 
@@ -31,8 +31,7 @@ def started(
 ) -> Iterator[dict[Kind, str]]:
     """URLs of running servers by kind, which end with the context.
 
-    Raises:
-        ServerDied: when one does not come up.
+    Raises `ServerDied` when one does not come up.
     """
     urls: dict[Kind, str] = {}
     with contextlib.ExitStack() as stack:

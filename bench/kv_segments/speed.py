@@ -11,14 +11,16 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 import httpx
+from pydantic import BaseModel
 from rich.console import Console
 
+from bench.harness.client import BenchError, Client
+from bench.harness.command import Pace
+from bench.harness.statistics import rotated
 from bench.kv_segments.arms import ArmName, Call, Choreographed, Concatenated, Corrector, Warm
-from bench.kv_segments.client import Client
 from bench.kv_segments.encoding import Encoding
-from bench.kv_segments.problems import problems
-from bench.kv_segments.workflows import iterative_debate, parallel_debate, tree_of_thoughts
-from bench.logits_cache.client import BenchError
+from examples.choreography.problems import problems
+from examples.choreography.workflows import iterative_debate, parallel_debate, tree_of_thoughts
 
 WorkloadName = Literal["tot", "parallel", "iterative"]
 WORKLOADS: tuple[WorkloadName, ...] = get_args(WorkloadName)
@@ -28,11 +30,9 @@ WARM_UP_TOKENS = 8
 """Of each message in the runs before the first that counts."""
 
 
-@dataclass(frozen=True)
-class SpeedSettings:
-    """What to run."""
+class Amounts(BaseModel, frozen=True):
+    """How much is run."""
 
-    workloads: Sequence[WorkloadName]
     problems: int
     repetitions: int
     branches: int
@@ -42,6 +42,12 @@ class SpeedSettings:
     """Of both debates."""
     answer_tokens: tuple[int, int]
     """The least and the most of a message; each problem has one length for all of its messages but verdicts."""
+
+
+class SpeedSettings(Amounts, frozen=True):
+    """What to run."""
+
+    workloads: Sequence[WorkloadName]
     seed: int
     warm_up: bool = True
     """Whether every arm does everything once before it counts; on a GPU, kernels are compiled then."""
@@ -152,23 +158,21 @@ class SpeedSession:
                     going, each, self._work(each, workload, texts[0], WARM_UP_TOKENS, 0)
                 ):
                     break
-        longest = 0.0
+        pace = Pace(deadline, at_least_one=True)
         rounds = [
             (number, text, repetition)
             for repetition in range(self.settings.repetitions)
             for number, text in enumerate(texts)
         ]
         for place, (number, text, repetition) in enumerate(rounds):
-            began = time.monotonic()
-            if place and deadline is not None and began + longest > deadline:
+            if not pace.goes_on():
                 self.left_out[f"speed, last {len(rounds) - place} of {len(rounds)} problems"] = (
                     "there was no time"
                 )
                 break
             for column, workload in enumerate(self.settings.workloads):
-                for each in _rotated(list(going), place + column):
+                for each in rotated(list(going), place + column):
                     await self._attempt(going, each, self._turn(each, workload, number, text, repetition))
-            longest = max(longest, time.monotonic() - began)
 
     async def _turn(
         self, each: Contestant, workload: WorkloadName, number: int, text: str, repetition: int
@@ -219,9 +223,3 @@ class SpeedSession:
 def _label(each: Contestant) -> str:
     corrected = each.corrector not in (None, "none")
     return f"{each.arm}, {each.corrector}" if corrected else each.arm
-
-
-def _rotated(crew: list[Contestant], by: int) -> list[Contestant]:
-    """So that no arm always has the same place."""
-    begin = by % len(crew) if crew else 0
-    return crew[begin:] + crew[:begin]

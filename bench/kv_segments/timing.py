@@ -9,24 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 
-import numpy as np
-from pydantic import BaseModel
-
+from bench.kv_segments.accounting import KV
 from bench.kv_segments.arms import Call
-from bench.kv_segments.client import KV
 from bench.kv_segments.speed import Turn
-
-RESAMPLES = 2000
 
 Measure = Callable[[Turn], float]
 """Seconds of a turn."""
-
-
-class Interval(BaseModel):
-    """The middle 95% of what a figure could have been with other problems, by bootstrap."""
-
-    low: float
-    high: float
 
 
 def ttft_s(turn: Turn) -> float:
@@ -47,11 +35,6 @@ def ttft_with_prefill_s(turn: Turn) -> float:
     return ttft_s(turn) + whole / len(_decodes(turn))
 
 
-def wall_s(turn: Turn) -> float:
-    """Of the whole workflow."""
-    return turn.wall_s
-
-
 def by_problem(turns: Sequence[Turn], measure: Measure) -> dict[int, float]:
     """Problem to the median of its repetitions."""
     values: dict[int, list[float]] = {}
@@ -65,26 +48,9 @@ def ratios(over: Mapping[int, float], under: Mapping[int, float]) -> list[float]
     return [over[problem] / under[problem] for problem in sorted(over.keys() & under.keys())]
 
 
-def interval(
-    values: Sequence[float], statistic: Callable[[np.ndarray], np.ndarray] | None = None, seed: int = 0
-) -> Interval | None:
-    """Bootstrap of a statistic over the last axis, the median by default; None with less than two values."""
-    if len(values) < 2:
-        return None
-    drawn = np.random.default_rng(seed).choice(np.asarray(values), (RESAMPLES, len(values)))
-    found = np.median(drawn, axis=-1) if statistic is None else statistic(drawn)
-    low, high = np.percentile(found, [2.5, 97.5])
-    return Interval(low=float(low), high=float(high))
-
-
 def kv_total(turns: Sequence[Turn]) -> KV:
     """Of all decode calls together."""
     return sum((call.kv for turn in turns for call in _decodes(turn)), KV())
-
-
-def share(part: int, whole: int) -> float | None:
-    """None of nothing."""
-    return part / whole if whole else None
 
 
 def ttft_by_call_ms(turns: Sequence[Turn]) -> dict[str, float]:

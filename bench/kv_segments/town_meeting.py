@@ -1,6 +1,6 @@
 """A town meeting: three agents with private histories read the same messages, each in an order of their own.
 
-The texts (``town_meeting.json``) are made up for this bench. Every message begins a turn and ends it, so that a
+The texts (``town_meeting.json``) are written for this bench. Every message begins a turn and ends it, so that a
 reader's prompt is a well-formed conversation in any order.
 """
 
@@ -18,7 +18,7 @@ from bench.kv_segments.encoding import RealText
 NEUTRAL_PREFIX = "<|im_start|>system\nYou take part in a town meeting.<|im_end|>\n"
 """What stands before a message that is encoded in a neutral context."""
 NEWS = 0
-"""Number of the message that nobody at the meeting said."""
+"""Number of the message that is no agent's."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 ``python -m bench.logits_cache --help`` lists the options.  How the parts divide the work:
 
-- :mod:`~bench.logits_cache.workloads`: which states are sampled, how often, and how one request looks;
-- :mod:`~bench.logits_cache.arms`, :mod:`~bench.logits_cache.servers`: who answers, and starting those who do;
+- :mod:`~bench.logits_cache.workloads`: which states are sampled, how often, and one request's parameters;
+- :mod:`~bench.logits_cache.arms`, :mod:`~bench.harness.servers`: the arms, and starting their servers;
 - :mod:`~bench.logits_cache.client`: one request over HTTP, with what it took;
 - :mod:`~bench.logits_cache.plan`: how much of a workload fits into the time there is;
 - :mod:`~bench.logits_cache.run`: a block of requests, sent to all arms in turn;

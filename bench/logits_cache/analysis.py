@@ -20,14 +20,15 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from bench.logits_cache.samples import Key, Samples, Timing
+from bench.harness import statistics
+from bench.harness.statistics import mean
+from bench.logits_cache.client import Key, Samples, Timing
 from bench.logits_cache.workloads import DrawName, Variant
 
 
-class Figures(BaseModel):
-    """What came of a set of requests; a figure without a request to compute it from is None."""
+class Speeds(BaseModel):
+    """How fast a set of requests was; a figure without a request to compute it from is None."""
 
-    requests: int
     hit_ratio: float | None
     """Replayed tokens over all output tokens."""
     tps_mean: float | None
@@ -38,10 +39,16 @@ class Figures(BaseModel):
     speedup_median: float | None
     speedup_vs_stock_mean: float | None
     speedup_vs_stock_median: float | None
+    achieved_over_ideal: float | None
+
+
+class Figures(Speeds):
+    """The outcome of a set of requests."""
+
+    requests: int
     achieved: float | None
     """Time of all requests in the baseline over their time in the arm."""
     ideal: float | None
-    achieved_over_ideal: float | None
 
 
 def step_seconds(samples: Samples) -> float:
@@ -83,8 +90,7 @@ def ideal_speedup(arm: Samples, base: Samples, keys: Collection[Key]) -> float:
 
 def hit_ratio(arm: Samples, keys: Collection[Key]) -> float | None:
     """Replayed tokens over output tokens; None without tokens."""
-    tokens = sum(arm[key].tokens for key in keys)
-    return sum(arm[key].replayed for key in keys) / tokens if tokens else None
+    return statistics.ratio(sum(arm[key].replayed for key in keys), sum(arm[key].tokens for key in keys))
 
 
 def figures(arm: Samples, base: Samples, stock: Samples | None, keys: Collection[Key]) -> Figures:
@@ -97,12 +103,12 @@ def figures(arm: Samples, base: Samples, stock: Samples | None, keys: Collection
     return Figures(
         requests=len(keys),
         hit_ratio=hit_ratio(arm, keys),
-        tps_mean=_mean(tps),
-        tps_p50=_median(tps),
-        speedup_mean=_mean(against_base),
-        speedup_median=_median(against_base),
-        speedup_vs_stock_mean=_mean(against_stock),
-        speedup_vs_stock_median=_median(against_stock),
+        tps_mean=mean(tps),
+        tps_p50=statistics.median(tps),
+        speedup_mean=mean(against_base),
+        speedup_median=statistics.median(against_base),
+        speedup_vs_stock_mean=mean(against_stock),
+        speedup_vs_stock_median=statistics.median(against_stock),
         achieved=achieved,
         ideal=ideal,
         achieved_over_ideal=achieved / ideal if achieved is not None and ideal else None,
@@ -122,14 +128,6 @@ def share_same(arm: Samples, base: Samples) -> float:
 def share_distinct(arm: Samples) -> float:
     """Different outputs of each state, over all outputs: 1 when no two samples of a state are alike."""
     return len({(state, timing.output) for (state, _), timing in arm.items()}) / len(arm)
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return median(values) if values else None
 
 
 def _finite(value: float) -> float | None:
@@ -235,7 +233,6 @@ def overhead(
     recording: Sequence[Timing],
     variant: Variant,
 ) -> Overhead:
-    """Compare the three arms."""
     stock_tps, off_tps, recording_tps = (
         median((timing.tokens - 1) / (timing.latency_s - timing.ttft_s) for timing in timings)
         for timings in (stock, off, recording)

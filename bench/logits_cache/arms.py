@@ -1,4 +1,4 @@
-"""The arms: who answers a request, and under which replay policy."""
+"""The arms: which server answers a request, and under which replay policy."""
 
 from __future__ import annotations
 

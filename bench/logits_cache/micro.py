@@ -104,12 +104,12 @@ def _recorded(
 
 
 def _until(length: int) -> Callable[[int, Node], Verdict]:
-    """A request of ``length`` tokens: takes each, and says whether it goes on."""
+    """A request of ``length`` tokens: takes each, and says whether to continue."""
     taken = 0
 
     def take(_token: int, _node: Node) -> Verdict:
         nonlocal taken
         taken += 1
-        return Verdict.GOES_ON if taken < length else Verdict.FINISHED
+        return Verdict.CONTINUES if taken < length else Verdict.FINISHED
 
     return take

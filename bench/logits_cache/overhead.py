@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from bench.harness.client import BenchError, together
 from bench.logits_cache.analysis import Overhead, overhead
 from bench.logits_cache.arms import Arm
-from bench.logits_cache.client import BenchError
+from bench.logits_cache.client import Timing
 from bench.logits_cache.plan import Speed
-from bench.logits_cache.samples import Timing
 from bench.logits_cache.workloads import DRAWS, Block, Prompts, State, Variant, sampling_params
 
 TEMPERATURE = 0.7
@@ -34,11 +33,9 @@ async def measure_overhead(
 ) -> Overhead:
     """Rounds of ``concurrency`` simultaneous requests of ``tokens`` tokens, which every arm gets in turn.
 
-    ``arms`` are stock, off and the one that records, in this order.  Ends early when ``seconds`` are over.  Caches are
-    cold when it begins, and a prompt is used once, so the recording arm never finds it.
-
-    Raises:
-        BenchError: when there are too few unseen prompts.
+    ``arms`` are stock, off and the one that records, in this order.  Ends early when ``seconds`` are over.  Caches
+    are cold when it begins, and a prompt is used once, so the recording arm never finds it. Raises `BenchError` when
+    there are too few unseen prompts.
     """
     block = Block("resample", TEMPERATURE, concurrency, tokens, concurrency, 1)
     timings: list[list[Timing]] = [[] for _ in arms]
@@ -53,7 +50,7 @@ async def measure_overhead(
         states = prompts.unseen[number * concurrency : (number + 1) * concurrency]
         if len(states) < concurrency:
             raise BenchError(f"{len(prompts.unseen)} unseen prompts are too few: ask for less concurrency")
-        # Without this, whoever of the two arms of one server comes second finds the prompt's KV there.
+        # Without this, the second of the two arms of one server would find the prompt's KV there.
         # It records nothing.
         for arm in arms[:2]:
             await _together(arm, replace(block, max_tokens=1), states, prompts.has_text, variant)
@@ -73,6 +70,4 @@ async def _together(
             state.input_ids, arm.params(params, "overhead", state, 0), variant.adapter
         )
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(state)) for state in states]
-    return [task.result() for task in tasks]
+    return await together(map(one, states))

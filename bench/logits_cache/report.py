@@ -8,10 +8,14 @@ from typing import Literal, get_args
 from pydantic import BaseModel
 from rich.table import Table
 
+from bench.harness import tables
+from bench.harness.command import HowMade
+from bench.harness.tables import number
 from bench.logits_cache.analysis import (
     Crossing,
     Figures,
     Overhead,
+    Speeds,
     counted,
     crossing,
     figures,
@@ -24,7 +28,6 @@ from bench.logits_cache.run import BlockResult
 from bench.logits_cache.short_extends import ShortExtends
 from bench.logits_cache.toll import TollRow
 from bench.logits_cache.workloads import Variant, WorkloadName
-from bench.report_file import HowMade
 
 PAPER_SPEEDUPS = (1.11, 1.76)
 """The least and the largest mean speed-up that the paper reports."""
@@ -36,7 +39,7 @@ together (time with replay off over time here), where a mean of ratios would be 
 POPULATIONS: tuple[Population, ...] = get_args(Population)
 
 
-class Row(BaseModel):
+class Row(Speeds):
     """One arm in one block.
 
     Speeds and speed-ups leave out what was served wholly from the cache (``excluded``); ``hit_ratio`` does not.
@@ -53,17 +56,8 @@ class Row(BaseModel):
     states: int
     samples: int
     max_tokens: int
-    hit_ratio: float | None
-    """Replayed tokens over all output tokens."""
     hit_ratio_counted: float | None
     """The same over the requests that speeds are computed from."""
-    tps_mean: float | None
-    tps_p50: float | None
-    speedup_mean: float | None
-    speedup_median: float | None
-    speedup_vs_stock_mean: float | None
-    speedup_vs_stock_median: float | None
-    achieved_over_ideal: float | None
     excluded: int
     entropy_mean: float | None
     """Nats, of the distributions that tokens were drawn from; 0 at temperature 0."""
@@ -114,7 +108,6 @@ class Report(HowMade):
 
 
 def rows_of(result: BlockResult) -> list[Row]:
-    """One row per arm."""
     block, base = result.block, result.samples["off"]
     stock = result.samples.get("stock")
     greedy = block.temperature == 0
@@ -180,42 +173,34 @@ def crossings(rows: Sequence[Row]) -> list[EntropyCrossing]:
 
 def table(rows: Sequence[Row]) -> Table:
     """The rows for a terminal; ``all`` is the speed-up of all requests together, with nothing left out."""
-    result = Table(title="Logits Cache", title_justify="left")
-    for heading in ("workload", "T", "conc.", "arm"):
-        result.add_column(heading)
     headings = (
-        *("states x samples", "hit", "excl.", "tok/s", "p50", "speed-up", "median"),
-        *("all", "wall", "vs stock", "of ideal", "= off", "distinct", "entropy"),
+        *("workload", "T", "conc.", "arm", "states x samples", "hit", "excl.", "tok/s", "p50", "speed-up"),
+        *("median", "all", "wall", "vs stock", "of ideal", "= off", "distinct", "entropy"),
     )
-    for heading in headings:
-        result.add_column(heading, justify="right")
-    previous: tuple[object, ...] | None = None
-    for row in rows:
-        place = (row.workload, row.grammar, row.temperature, row.concurrency)
-        if previous not in (None, place):
-            result.add_section()
-        previous = place
-        result.add_row(
-            row.workload + (" +grammar" if row.grammar else ""),
-            f"{row.temperature:g}",
-            str(row.concurrency),
-            row.arm,
-            f"{row.states} x {row.samples}",
-            _number(row.hit_ratio, ".1%"),
-            str(row.excluded),
-            _number(row.tps_mean, ".1f"),
-            _number(row.tps_p50, ".1f"),
-            _number(row.speedup_mean, ".2f"),
-            _number(row.speedup_median, ".2f"),
-            _number(row.all_requests.achieved, ".2f"),
-            _number(row.wall_speedup, ".2f"),
-            _number(row.speedup_vs_stock_mean, ".2f"),
-            _number(row.achieved_over_ideal, ".2f"),
-            f"{row.same_as_off:.0%}",
-            f"{row.distinct_outputs:.0%}",
-            _number(row.entropy_mean, ".2f"),
+    cells = (
+        (
+            *(
+                row.workload + (" +grammar" if row.grammar else ""),
+                f"{row.temperature:g}",
+                str(row.concurrency),
+            ),
+            *(row.arm, f"{row.states} x {row.samples}", number(row.hit_ratio, ".1%"), str(row.excluded)),
+            *(number(value, ".1f") for value in (row.tps_mean, row.tps_p50)),
+            *(
+                number(value, ".2f")
+                for value in (row.speedup_mean, row.speedup_median, row.all_requests.achieved)
+            ),
+            *(number(value, ".2f") for value in (row.wall_speedup, row.speedup_vs_stock_mean)),
+            *(
+                number(row.achieved_over_ideal, ".2f"),
+                f"{row.same_as_off:.0%}",
+                f"{row.distinct_outputs:.0%}",
+            ),
+            number(row.entropy_mean, ".2f"),
         )
-    return result
+        for row in rows
+    )
+    return tables.table("Logits Cache", headings, cells, left=4, sections=3)
 
 
 def summary_lines(report: Report) -> list[str]:
@@ -249,7 +234,3 @@ def summary_lines(report: Report) -> list[str]:
         lines.append(f"{item.arm} ({item.population}) {where.speedup:g}x: {where.kind}{entropy}")
     lines += [f"{what} left out: {reason}" for what, reason in report.left_out.items()]
     return lines
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from bench.harness.client import together
+from bench.harness.statistics import rotated
 from bench.logits_cache.analysis import Interval, entropy, mean_interval
 from bench.logits_cache.arms import Arm, ArmName
-from bench.logits_cache.client import Client
+from bench.logits_cache.client import Client, Key, Timing
 from bench.logits_cache.plan import Speed
-from bench.logits_cache.samples import Key, Timing
 from bench.logits_cache.workloads import Block, Prompts, State, sampling_params
 
 ROUNDS = 20
@@ -56,8 +57,7 @@ async def run_block(block: Block, arms: Sequence[Arm], prompts: Prompts, turn: i
     states = prompts.test[: block.states]
     size = max(block.concurrency, -(-len(states) // ROUNDS))
     for number, begin in enumerate(range(0, len(states), size)):
-        first = (turn + number) % len(arms)
-        for arm in [*arms[first:], *arms[:first]]:
+        for arm in rotated(arms, turn + number):
             await _turn(arm, block, states[begin : begin + size], prompts.has_text, result)
     return result
 
@@ -79,9 +79,7 @@ async def _turn(arm: Arm, block: Block, states: Sequence[State], has_text: bool,
                 result.samples[arm.name][state.name, sample] = timing
 
     started = time.perf_counter()
-    async with asyncio.TaskGroup() as places:
-        for _ in range(block.concurrency):
-            places.create_task(place())
+    await together(place() for _ in range(block.concurrency))
     result.wall_s[arm.name] += time.perf_counter() - started
     if before is not None:
         after = await _counters(arm.client)
@@ -114,11 +112,8 @@ async def measure_entropy(block: Block, off: Arm, prompts: Prompts, vocabulary: 
         )
         return [entropy(row, vocabulary) for row in rows]
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(of_state(state)) for state in prompts.test[: min(ENTROPY_STATES, block.states)]
-        ]
-    return mean_interval([interval for task in tasks for interval in task.result()])
+    found = await together(map(of_state, prompts.test[: min(ENTROPY_STATES, block.states)]))
+    return mean_interval(list(itertools.chain.from_iterable(found)))
 
 
 async def calibrate(arm: Arm, prompts: Prompts, concurrency: int) -> Speed:
@@ -135,9 +130,7 @@ async def calibrate(arm: Arm, prompts: Prompts, concurrency: int) -> Speed:
             )
         return timings
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(both(state)) for state in prompts.unseen[-concurrency:]]
-    cold, warm = zip(*(task.result() for task in tasks), strict=True)
+    cold, warm = zip(*await together(map(both, prompts.unseen[-concurrency:])), strict=True)
     return Speed(
         cold_s=fmean(timing.ttft_s for timing in cold),
         warm_s=fmean(timing.ttft_s for timing in warm),

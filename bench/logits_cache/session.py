@@ -10,9 +10,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.harness.client import BenchError
+from bench.harness.command import how_made
 from bench.logits_cache.analysis import Interval, Overhead
 from bench.logits_cache.arms import POLICIES, REPLAYING, Arm, ArmName, answering
-from bench.logits_cache.client import BenchError, Client
+from bench.logits_cache.client import Client
 from bench.logits_cache.micro import MicroResult, measure_replay
 from bench.logits_cache.overhead import least_seconds, measure_overhead
 from bench.logits_cache.plan import (
@@ -30,7 +32,6 @@ from bench.logits_cache.run import BlockResult, calibrate, measure_entropy, run_
 from bench.logits_cache.short_extends import ShortExtends, Texts, measure_short_extends
 from bench.logits_cache.toll import TollRow, measure_toll
 from bench.logits_cache.workloads import WORKLOADS, Block, Prompts, Variant, WorkloadName
-from bench.report_file import how_made
 
 SHARPENED_ARMS: tuple[ArmName, ...] = ("off", "stepwise", "hotspot")
 WEIGHTS: dict[WorkloadName, float] = {"resample": 4.0, "sharpened": 2.0, "search": 1.0}
@@ -47,8 +48,6 @@ MICRO_HEADLINE = 0.7
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run was asked for."""
-
     command: str
     model: str
     vocabulary: int
@@ -90,8 +89,7 @@ class Session:
     async def run(self, urls: dict[str, str], prompts: Prompts) -> None:
         """Measure the servers at ``urls`` (by kind: ``hive``, and ``stock`` and ``ngram`` where there are).
 
-        Raises:
-            BenchError: when a server does not answer as it must.
+        Raises `BenchError` when a server does not answer as it must.
         """
         settings = self.settings
         if "micro" in settings.parts:

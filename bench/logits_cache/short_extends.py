@@ -7,18 +7,18 @@ it, in any cache.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
 from pydantic import BaseModel
 
+from bench.harness.client import together
 from bench.logits_cache.arms import Arm
-from bench.logits_cache.samples import Timing
+from bench.logits_cache.client import Timing
 from bench.logits_cache.workloads import State
 
 NEW_TOKENS: Final = (1, 8, 16, 32)
@@ -60,7 +60,6 @@ class Case(NamedTuple):
 
 
 def cases(at_once: Sequence[int]) -> list[Case]:
-    """All of them."""
     return [Case(new, together) for together in at_once for new in NEW_TOKENS]
 
 
@@ -70,8 +69,7 @@ class Texts:
     def __init__(self, tokens: Sequence[int], count: int, cached: int = CACHED_TOKENS) -> None:
         """``count`` prompts of ``cached`` tokens are cut from longer text.
 
-        Raises:
-            ValueError: when it is too short for that.
+        Raises `ValueError` when it is too short for that.
         """
         self._tokens = tokens
         order = random.Random(0)
@@ -87,8 +85,7 @@ class Texts:
     def behind(self, prompt: int, length: int) -> tuple[int, ...]:
         """New tokens behind a prompt, the first of which never stood there.
 
-        Raises:
-            ValueError: when every token has.
+        Raises `ValueError` when every token has.
         """
         if not self._unused[prompt]:
             raise ValueError("the text has too few different tokens; take a longer one")
@@ -136,27 +133,26 @@ async def measure_short_extends(
 def _figures(
     case: Case, adapter: str | None, hive: Sequence[Timing], stock: Sequence[Timing]
 ) -> ShortExtends:
-    first: Mapping[str, float] = {
-        "hive": 1e3 * median(timing.ttft_s for timing in hive),
-        "stock": 1e3 * median(timing.ttft_s for timing in stock),
-    }
-    step = {
-        name: 1e3 * median((timing.latency_s - timing.ttft_s) / (timing.tokens - 1) for timing in timings)
-        for name, timings in (("hive", hive), ("stock", stock))
-    }
+    (first, step), (stock_first, stock_step) = (
+        (
+            1e3 * median(timing.ttft_s for timing in timings),
+            1e3 * median((timing.latency_s - timing.ttft_s) / (timing.tokens - 1) for timing in timings),
+        )
+        for timings in (hive, stock)
+    )
     return ShortExtends(
         new_tokens=case.new_tokens,
         at_once=case.at_once,
         adapter=adapter,
         requests=len(hive),
         cached_tokens=min(timing.cached for timing in (*hive, *stock)),
-        hive_ttft_ms=first["hive"],
-        stock_ttft_ms=first["stock"],
-        hive_step_ms=step["hive"],
-        stock_step_ms=step["stock"],
-        speedup=first["stock"] / first["hive"],
-        hive_in_steps=first["hive"] / step["hive"],
-        stock_in_steps=first["stock"] / step["stock"],
+        hive_ttft_ms=first,
+        stock_ttft_ms=stock_first,
+        hive_step_ms=step,
+        stock_step_ms=stock_step,
+        speedup=stock_first / first,
+        hive_in_steps=first / step,
+        stock_in_steps=stock_first / stock_step,
     )
 
 
@@ -175,6 +171,4 @@ async def _together(
         state = State("short-extends", ids, None)
         return await arm.client.generate(ids, arm.params(params, "short-extends", state, 0), adapter)
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(ids)) for ids in prompts]
-    return [task.result() for task in tasks]
+    return await together(map(one, prompts))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Sequence
@@ -15,9 +14,10 @@ import psutil  # type: ignore[import-untyped]
 from pydantic import BaseModel
 from rich.table import Table
 
-from bench.logits_cache.client import BenchError
+from bench.harness.client import BenchError, together
+from bench.harness.memory import listening
+from bench.harness.tables import table
 from bench.logits_cache.workloads import Prompts
-from bench.peers.memory import listening
 
 LIST = 20
 """Requests in a list."""
@@ -47,8 +47,7 @@ class TollRow(BaseModel):
 async def measure_toll(urls: dict[str, str], prompts: Prompts) -> list[TollRow]:
     """Ask both servers in turns.
 
-    Raises:
-        BenchError: when a server runs elsewhere, or does not answer as it must.
+    Raises `BenchError` when a server runs elsewhere, or does not answer as it must.
     """
     kinds: list[Kind] = [kind for kind in ("hive", "stock") if kind in urls]
     processes = {kind: _processes(urls[kind]) for kind in kinds}
@@ -89,33 +88,28 @@ async def measure_toll(urls: dict[str, str], prompts: Prompts) -> list[TollRow]:
 
 def toll_table(rows: Sequence[TollRow]) -> Table:
     """The rows as they are printed."""
-    table = Table(title=f"CPU ms per request: {TOKENS} replayed tokens, or one of stock's")
-    for name in ("server", "requests", *PROCESSES, "requests/s"):
-        table.add_column(name, justify="left" if name in ("server", "requests") else "right")
-    for row in rows:
-        spent = [f"{row.cpu_ms.get(name, 0):.2f}" for name in PROCESSES]
-        way = f"in lists of {LIST}" if row.listed else "alone"
-        table.add_row(row.server, way, *spent, f"{row.requests_per_s:,.0f}")
-    return table
+    cells = (
+        (
+            *(row.server, f"in lists of {LIST}" if row.listed else "alone"),
+            *(f"{row.cpu_ms.get(name, 0):.2f}" for name in PROCESSES),
+            f"{row.requests_per_s:,.0f}",
+        )
+        for row in rows
+    )
+    title = f"CPU ms per request: {TOKENS} replayed tokens, or one of stock's"
+    return table(title, ("server", "requests", *PROCESSES, "requests/s"), cells, left=2)
 
 
 def _body(kind: Kind, ids: list[int], listed: bool) -> tuple[str, bytes]:
-    params: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
-    if kind == "stock":
-        prompt = [ids] * LIST if listed else ids
-        return "/generate", _spelled(
-            {"input_ids": prompt, "sampling_params": {**params, "max_new_tokens": 1}}
-        )
-    params["max_new_tokens"] = TOKENS
-    body = {"input_ids": ids, "sampling_params": params}
-    if not listed:
-        return "/generate", _spelled(body)
-    samples = [{"sampling_seed": seed} for seed in range(LIST)]
-    return "/hive/generate", _spelled({**body, "samples": samples})
-
-
-def _spelled(body: dict[str, Any]) -> bytes:
-    return json.dumps(body).encode()
+    params = {"temperature": 0, "ignore_eos": True, "max_new_tokens": 1 if kind == "stock" else TOKENS}
+    path = "/generate"
+    body: dict[str, Any] = {"input_ids": ids, "sampling_params": params}
+    if listed and kind == "stock":
+        body["input_ids"] = [ids] * LIST
+    elif listed:
+        path = "/hive/generate"
+        body["samples"] = [{"sampling_seed": seed} for seed in range(LIST)]
+    return path, json.dumps(body).encode()
 
 
 async def _all(session: aiohttp.ClientSession, url: str, bodies: Sequence[tuple[str, bytes]]) -> None:
@@ -129,9 +123,7 @@ async def _all(session: aiohttp.ClientSession, url: str, bodies: Sequence[tuple[
                 if answer.status != 200 or b'"error"' in said:
                     raise BenchError(f"HTTP {answer.status}: {said[:500]!r}")
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(AT_ONCE):
-            group.create_task(worker())
+    await together(worker() for _ in range(AT_ONCE))
 
 
 def _processes(url: str) -> dict[str, psutil.Process]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
 
-from bench.game24 import prompts
-from bench.game24.puzzles import COUNT, TEST_SET, puzzles
-from bench.game24.rules import Numbers, step_regex
+from examples.game24 import prompts
+from examples.game24.puzzles import COUNT, TEST_SET, puzzles
+from examples.game24.rules import Numbers, step_regex
 
 WorkloadName = Literal["resample", "sharpened", "search"]
 WORKLOADS: tuple[WorkloadName, ...] = get_args(WorkloadName)
@@ -41,11 +41,11 @@ DRAWS: Final[Mapping[DrawName, Mapping[str, float]]] = {
     "top_p": {"top_p": 0.95},
     "top_k": {"top_k": 50},
 }
-"""What requests say of drawing, beside the temperature."""
+"""Sampling parameters, beside the temperature."""
 
 
 class Variant(NamedTuple):
-    """Who draws, and how."""
+    """How samples are drawn, and by which model."""
 
     draw: DrawName = "plain"
     adapter: str | None = None

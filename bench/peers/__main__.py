@@ -16,18 +16,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx
-from rich.console import Console
 
 from bench.game24.methods import Shape
-from bench.logits_cache.client import BenchError
-from bench.logits_cache.machine import public_command
-from bench.logits_cache.servers import served_model
+from bench.harness.client import BenchError
+from bench.harness.command import Command, positive, temperature
+from bench.harness.servers import served_model
 from bench.peers.arms import (
     ARM_NAMES,
     KINDS,
@@ -39,12 +36,11 @@ from bench.peers.arms import (
     WorkloadName,
     arms_of,
 )
-from bench.peers.pool import pool_of_repairs
 from bench.peers.report import Report, Setting, ratios_table, rows_table
 from bench.peers.servers import Wanted, running
 from bench.peers.session import Session, Settings
-from bench.report_file import can_plot, how_made, not_writable, positive
-from bench.rtl_repair.tools import ToolsMissing, require_tools
+from bench.traces.pool import pool_of_repairs
+from examples.rtl_repair.tools import ToolsMissing, require_tools
 from hive import ModelError
 from hive.server.embedded_model import EmbeddedModelError, ensure_embedded_model
 from hive.server.roles import UnfitAdapter, lora_flags
@@ -69,82 +65,35 @@ RESERVE_S = 20.0
 """Kept back where time is limited: ending takes seconds."""
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Command:
     shape = Shape()
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.peers",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="write the report here")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="for the plot (default: beside FILE)")
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="smaller searches, and as many blocks as fit into eight minutes",
-    )
-    parser.add_argument("--only", choices=WORKLOADS, nargs="+", default=list(WORKLOADS), help="only these")
-    parser.add_argument(
-        "--arms",
-        choices=ARM_NAMES,
-        nargs="+",
-        default=[arm for arm in ARM_NAMES if arm not in OPTIONAL],
-        help=f"only these (default: all but {', '.join(arm for arm in ARM_NAMES if arm in OPTIONAL)})",
-    )
+    quick = "smaller searches, and as many blocks as fit into eight minutes"
+    parser = Command("bench.peers", __doc__, quick=quick, plots=True)
+    option, several = parser.option, parser.several
+    several("--only", WORKLOADS, "only these", list(WORKLOADS))
+    about = f"only these (default: all but {', '.join(arm for arm in ARM_NAMES if arm in OPTIONAL)})"
+    several("--arms", ARM_NAMES, about, [arm for arm in ARM_NAMES if arm not in OPTIONAL])
     for kind in KINDS:
-        parser.add_argument(
-            f"--{kind}-url", metavar="URL", help="a server that runs already (default: start one)"
-        )
-    parser.add_argument(
-        "--puzzles", type=positive, metavar="N", help="of Game of 24's test set (default: 40)"
+        option(f"--{kind}-url", str, "URL", "a server that runs already (default: start one)")
+    option("--puzzles", positive, "N", "of Game of 24's test set (default: 40)")
+    option("--at-once", positive, "N", "puzzles side by side, a block (default: 4)")
+    option("--branching", positive, "N", f"proposals for a position (default: {shape.branching})")
+    option("--breadth", positive, "N", f"positions that tot keeps (default: {shape.breadth})")
+    option("--votes", positive, "N", f"for a position (default: {shape.votes})")
+    option("--temperature", temperature, "T", f"of proposals (default: {shape.temperature:g})")
+    option("--sessions", positive, "N", "of rtl, at once", default=4)
+    option("--patches", positive, "N", "of a session in a block (default: 6)")
+    option("--lookups", positive, "N", "looks at things before each patch (default: 2)")
+    option("--repair-blocks", positive, "N", "of rtl (default: 3)")
+    option("--pool", positive, "TOKENS", "of rtl (default: 55%% of the hot working set)")
+    about = (
+        "serve this model with the adapters in its folder roles, as bench.grown_model makes it (default: the "
     )
-    parser.add_argument(
-        "--at-once", type=positive, metavar="N", help="puzzles side by side, a block (default: 4)"
-    )
-    parser.add_argument(
-        "--branching",
-        type=positive,
-        metavar="N",
-        help=f"proposals for a position (default: {shape.branching})",
-    )
-    parser.add_argument(
-        "--breadth", type=positive, metavar="N", help=f"positions that tot keeps (default: {shape.breadth})"
-    )
-    parser.add_argument(
-        "--votes", type=positive, metavar="N", help=f"for a position (default: {shape.votes})"
-    )
-    parser.add_argument(
-        "--temperature", type=_temperature, metavar="T", help=f"of proposals (default: {shape.temperature:g})"
-    )
-    parser.add_argument(
-        "--sessions", type=positive, default=4, metavar="N", help="of rtl, at once (default: 4)"
-    )
-    parser.add_argument("--patches", type=positive, metavar="N", help="of a session in a block (default: 6)")
-    parser.add_argument(
-        "--lookups", type=positive, metavar="N", help="looks at things before each patch (default: 2)"
-    )
-    parser.add_argument("--repair-blocks", type=positive, metavar="N", help="of rtl (default: 3)")
-    parser.add_argument(
-        "--pool", type=positive, metavar="TOKENS", help="of rtl (default: 55%% of the hot working set)"
-    )
-    parser.add_argument(
-        "--model-path",
-        type=Path,
-        metavar="DIR",
-        help="serve this model with the adapters in its folder roles, as bench.grown_model makes it (default: the "
-        "embedded model)",
-    )
-    parser.add_argument("--minutes", type=float, metavar="M", help="begin no block that would end later")
-    parser.add_argument("--seed", type=int, default=0, help="same seed, same tasks")
-    parser.add_argument("flags", nargs="*", metavar="FLAG", help="more flags of all servers, after --")
+    option("--model-path", Path, "DIR", about + "embedded model)")
+    option("--minutes", float, "M", "begin no block that would end later")
+    option("--seed", int, about="same seed, same tasks", default=0)
+    parser.server_flags()
     return parser
-
-
-def _temperature(text: str) -> float:
-    temperature = float(text)
-    if not 0 < temperature < 100:
-        raise argparse.ArgumentTypeError("must be above 0 and below 100")
-    return temperature
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
@@ -171,29 +120,25 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    began = time.monotonic()
-    arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
-    options = parser.parse_args(arguments)
-    if problem := not_writable(options.json):
-        parser.error(f"--json: {options.json} cannot be written: {problem}")
-    settings = settings_of(options)
-    minutes = QUICK_MINUTES if options.minutes is None and options.quick else options.minutes
-    deadline = None if minutes is None else began + 60 * minutes - RESERVE_S
-    # In a file the tables shall have the room that they need.
-    console = Console(width=None if sys.stdout.isatty() else 180)
+    run = parser.run(argv)
+    options, console = run.options, run.console
+    settings, deadline = settings_of(options), run.deadline(RESERVE_S, QUICK_MINUTES)
     session = Session(settings, console)
     chosen, session.left_out = _chosen(options.only, options.arms, options.ngram_url)
     if not chosen:
         reasons = "".join(f"; {arm}: {reason}" for arm, reason in session.left_out.items())
         parser.error(f"none of the --arms can be run here with --only {' '.join(options.only)}{reasons}")
     given = {kind: url.rstrip("/") for kind in KINDS if (url := getattr(options, f"{kind}_url"))}
-    games, repairs = dict(chosen), dict(chosen)
-    for workload in chosen:
-        del (games if workload == "rtl" else repairs)[workload]
+    games: dict[WorkloadName, list[ArmName]] = {
+        workload: arms for workload, arms in chosen.items() if workload != "rtl"
+    }
+    repairs: dict[WorkloadName, list[ArmName]] = {
+        workload: arms for workload, arms in chosen.items() if workload == "rtl"
+    }
     games_deadline = deadline
     if deadline is not None and repairs and games:
-        games_deadline = deadline - REPAIRS_SHARE * (deadline - began)
+        games_deadline = deadline - REPAIRS_SHARE * (deadline - run.began)
     model = ""
     pool: int | None = None
     of_repairs: Sequence[str] = ()
@@ -216,9 +161,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             # The end of a server's log is for people; what was measured before is in the report.
             console.print(reason, highlight=False, markup=False)
             session.left_out[", ".join(part)] = reason.partition("\n")[0].rstrip(":")
-    command = public_command(arguments, "bench.peers")
     report = Report(
-        **how_made(command, began),
+        **run.how_made(),
         model=model,
         seed=settings.seed,
         setting=Setting(
@@ -231,19 +175,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         ),
         left_out=session.left_out,
         rows=session.rows(),
-        ratios=session.ratios(command),
+        ratios=session.ratios(run.command),
     )
-    options.json.write_text(report.model_dump_json(indent=1) + "\n")
-    console.print(rows_table(report))
-    console.print(ratios_table(report))
-    for what, reason in report.left_out.items():
-        console.print(f"not run: {what}: {reason}", highlight=False, markup=False)
-    if can_plot(console):
+
+    def plot(folder: Path, stem: str) -> list[Path]:
         from bench.peers.plots import write_plot
 
-        path = write_plot(report, options.plots or options.json.parent, options.json.stem)
-        console.print(f"plot: {path}", highlight=False)
-    console.print(f"report: {options.json} ({report.seconds:.0f} s)", highlight=False)
+        return [write_plot(report, folder, stem)]
+
+    left_out = [f"not run: {what}: {reason}" for what, reason in report.left_out.items()]
+    run.finish(report, [rows_table(report), ratios_table(report), *left_out], plot)
 
 
 def _chosen(
@@ -280,8 +221,7 @@ def _measure(
 ) -> str:
     """Measure some workloads on servers that are given or started for them; the name of the model.
 
-    Raises:
-        BenchError: when there is no server at all.
+    Raises `BenchError` when there is no server at all.
     """
     needed = _kinds(part)
     wanted = [

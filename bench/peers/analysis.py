@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel
 
+from bench.harness.statistics import interval_over_blocks
 from bench.peers.arms import OURS, ArmName, WorkloadName, is_peer
 from bench.peers.turns import Turn
 
@@ -27,16 +28,13 @@ BETTER: dict[Figure, Literal["higher", "lower"]] = {
 }
 PER_REQUEST: frozenset[Figure] = frozenset({"step_p50_ms", "prompt_tokens_per_request"})
 """Figures in which `n_k` is not compared: its requests hold several answers each."""
-RESAMPLES = 2000
 
 
 def wall_s(turns: Sequence[Turn]) -> float:
-    """Seconds of all turns."""
     return sum(turn.wall_s for turn in turns)
 
 
 def solved(turns: Sequence[Turn]) -> int:
-    """Tasks solved in all turns."""
     return sum(turn.score.solved for turn in turns)
 
 
@@ -89,34 +87,22 @@ class Ratio(BaseModel):
 
 
 def ratio(ours: Sequence[Turn], other: Sequence[Turn], what: Figure) -> float | None:
-    """Ours over the other's."""
     above, below = figure(ours, what), figure(other, what)
     return None if above is None or not below else above / below
 
 
-def interval(
-    ours: Sequence[Turn], other: Sequence[Turn], what: Figure, seed: int = 0
-) -> tuple[float, float] | None:
-    """Bootstrap over blocks: what the ratio could have been with other blocks, with 95%.
+def interval(ours: Sequence[Turn], other: Sequence[Turn], what: Figure) -> tuple[float, float] | None:
+    """What the ratio could have been with other blocks, with 95%.
 
-    A block's turns stay together: both arms had its tasks, and about its time of the machine. Draws in which nobody
-    solves anything have no ratio and are left out; None with less than two blocks, or if too many are without one.
+    A block's turns stay together: both arms had its tasks, and about its time of the machine. Draws in which nothing
+    is solved have no ratio.
     """
-    mine = {turn.block: turn for turn in ours}
-    theirs = {turn.block: turn for turn in other}
-    blocks = sorted(mine.keys() & theirs.keys())
-    if len(blocks) < 2:
-        return None
-    lottery = np.random.default_rng(seed)
-    values = []
-    for drawn in lottery.choice(blocks, (RESAMPLES, len(blocks))).tolist():
-        value = ratio([mine[block] for block in drawn], [theirs[block] for block in drawn], what)
-        if value is not None:
-            values.append(value)
-    if len(values) < RESAMPLES / 2:
-        return None
-    low, high = np.percentile(values, [2.5, 97.5])
-    return float(low), float(high)
+    mine, theirs = ({turn.block: turn for turn in turns} for turns in (ours, other))
+
+    def of_blocks(drawn: Sequence[int]) -> float | None:
+        return ratio([mine[block] for block in drawn], [theirs[block] for block in drawn], what)
+
+    return interval_over_blocks(sorted(mine.keys() & theirs.keys()), of_blocks)
 
 
 def best_peer(by_arm: dict[ArmName, list[Turn]], what: Figure) -> ArmName | None:
@@ -143,18 +129,8 @@ def ratios(workload: WorkloadName, by_arm: dict[ArmName, list[Turn]], command: s
                     continue
                 ours, theirs = by_arm[mine], by_arm[other]
                 low, high = interval(ours, theirs, what) or (None, None)
-                found.append(
-                    Ratio(
-                        workload=workload,
-                        figure=what,
-                        better=better,
-                        ours=mine,
-                        other=other,
-                        best_peer=best,
-                        value=ratio(ours, theirs, what),
-                        low=low,
-                        high=high,
-                        command=command,
-                    )
-                )
+                where = {"workload": workload, "figure": what, "better": better, "command": command}
+                arms = {"ours": mine, "other": other, "best_peer": best}
+                value = ratio(ours, theirs, what)
+                found.append(Ratio(**where, **arms, value=value, low=low, high=high))
     return found

@@ -36,22 +36,22 @@ SERVERS: Final[Mapping[ArmName, Kind]] = {
     "asyncio_on_hive": "hive",
     "langgraph_on_hive": "hive",
 }
-"""Whom an arm asks.
+"""The server of an arm.
 
 `hive`, `stock` and `ngram` are the same program, written with Hive's frontend; `hive_distinct` draws proposals without
 replacement, which no other server can. `asyncio`, `langgraph` and `n_k` are written
 by hand: what a user of SGLang has without Hive; `n_k` asks for all samples of a state in one request. `..._on_hive` are
-programs by hand, whose requests say nothing of who asks, on Hive's server.
+programs by hand, whose requests are anonymous, on Hive's server.
 """
 OPTIONAL: Final[frozenset[ArmName]] = frozenset({"asyncio_on_hive", "langgraph_on_hive"})
-"""Not measured unless asked for: neither peers, nor what anybody would do who has Hive."""
+"""Not measured unless asked for: neither peers, nor what users of Hive would do."""
 
 _SERVED: Final[tuple[ArmName, ...]] = ("hive", "hive_distinct", "stock", "ngram")
 ARMS_OF: Final[Mapping[WorkloadName, Sequence[ArmName]]] = {
     "tot": ARM_NAMES,
     "mcts": _SERVED,
     "best_of_n": (*_SERVED, "asyncio", "n_k", "asyncio_on_hive"),
-    # Agents that hand work to each other, tools between the calls: nobody has written it by hand.
+    # Agents that hand work to each other, tools between the calls: there is no version by hand.
     "rtl": ("hive", "stock", "ngram"),
 }
 
@@ -68,9 +68,3 @@ def is_peer(arm: ArmName) -> bool:
 def arms_of(workload: WorkloadName, chosen: Sequence[ArmName]) -> list[ArmName]:
     """The chosen arms that a workload has, in the order of the tables."""
     return [arm for arm in ARM_NAMES if arm in chosen and arm in ARMS_OF[workload]]
-
-
-def rotated(arms: Sequence[ArmName], turn: int) -> list[ArmName]:
-    """The arms in the order of a turn: whoever began last time comes last."""
-    first = turn % len(arms) if arms else 0
-    return [*arms[first:], *arms[:first]]

@@ -1,4 +1,4 @@
-"""The game of `examples.game24` as somebody writes it who has no frontend: plain functions on asyncio.
+"""The game of `examples.game24` as one writes it without a frontend: plain functions on asyncio.
 
 Prompts, grammars, settings and seeds are those of the program on Hive's frontend, played by the roles, and so are the
 rules of the searches. All votes on a position are asked for at once, which is the quickest way without a cache that
@@ -15,24 +15,22 @@ from typing import Any, NamedTuple
 from hive_frontend.client import Sampling, sample_seed
 from hive_frontend.operations.identity import Path, call_seed
 
-from bench.game24 import prompts
 from bench.game24.methods import Method, Shape
-from bench.game24.players import PROPOSER, VALUER
-from bench.game24.rules import Numbers, RuleError, apply_step, is_solved, parse_step, step_regex
 from bench.peers.sglang_client import Draw, Question
-from examples.game24 import STEPS
+from examples.game24 import prompts
+from examples.game24.players import PROPOSER, VALUER
+from examples.game24.program import STEPS
+from examples.game24.rules import Numbers, RuleError, apply_step, is_solved, parse_step, step_regex
 
 _WORDS = Sampling(choices=tuple(prompts.WORTH)).grammar
 
 
 def proposal(numbers: Numbers, temperature: float) -> Question:
-    """What the proposer is asked."""
     settings = {"temperature": temperature, "stop": ["="], "max_new_tokens": 32, "regex": step_regex(numbers)}
     return Question(prompts.propose_role(numbers), settings, PROPOSER)
 
 
 def judgement(numbers: Numbers) -> Question:
-    """What the valuer is asked."""
     settings: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 8, "regex": _WORDS}
     return Question(prompts.value_role(numbers), settings, VALUER)
 
@@ -47,7 +45,6 @@ class Thought(NamedTuple):
 
 
 def root(numbers: Numbers) -> Thought:
-    """Where a search begins."""
     return Thought((0,), numbers)
 
 
@@ -62,7 +59,7 @@ def solved(thoughts: Sequence[Thought]) -> bool:
 
 
 class Player(NamedTuple):
-    """Somebody who searches one puzzle by one method."""
+    """A search of one puzzle by one method."""
 
     draw: Draw
     method: Method
@@ -98,18 +95,17 @@ class Player(NamedTuple):
     async def search(self, numbers: Numbers) -> bool:
         """Whether the method finds a solution.
 
-        Raises:
-            ValueError: when it is not one of those that were written by hand.
+        Raises `ValueError` when it is not one of those that were written by hand.
         """
         match self.method:
             case Method.TOT:
                 return await self._tree_of_thoughts(numbers)
             case Method.BEST_OF_N:
                 return await self._best_of_n(numbers)
-        raise ValueError(f"nobody wrote {self.method} by hand")
+        raise ValueError(f"{self.method} is not written by hand")
 
     async def _tree_of_thoughts(self, numbers: Numbers) -> bool:
-        """Breadth-first: every position of a generation is gone on with, the best of what follows are kept."""
+        """Breadth-first: the best positions of a generation are kept and expanded."""
         generation = [root(numbers)]
         for _ in numbers[1:]:
             kept = best_first(generation)[: self.shape.breadth]

@@ -1,14 +1,14 @@
-"""What a server says that it computed, from its `/metrics`, and of Hive's from `/hive/stats`, too."""
+"""A server's counters of its work, from `/metrics` and, of Hive's, `/hive/stats`."""
 
 from __future__ import annotations
 
-import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-_LINE = re.compile(r"^(sglang:\w+)(?:\{(.*)\})? ([-+.\deE]+)$")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+from prometheus_client.parser import text_string_to_metric_families
+
 _TOKENS = "sglang:realtime_tokens_total"
 _VERIFICATIONS = "sglang:spec_verify_calls_total"
 _PASSES = "sglang:cuda_graph_passes_total"
@@ -60,31 +60,19 @@ class Counters:
 
 def read(metrics: str) -> Counters:
     """The counters in a text of Prometheus' format, added up over what else its labels tell apart."""
-    prefilled = cached = decoded = verifications = extends = steps = 0.0
-    for line in metrics.splitlines():
-        found = _LINE.match(line)
-        if found is None:
-            continue
-        name, mode, value = found[1], _labels(found[2]).get("mode", ""), float(found[3])
-        if name == _TOKENS:
-            prefilled += value * (mode == "prefill_compute")
-            cached += value * (mode == "prefill_cache")
-            decoded += value * (mode == "decode")
-        elif name == _PASSES:
-            extends += value * mode.startswith("prefill_")
-            steps += value * mode.startswith("decode_")
-        elif name == _VERIFICATIONS:
-            verifications += value
+    found: dict[tuple[str, str], float] = defaultdict(float)
+    for family in text_string_to_metric_families(metrics):
+        for name, labels, value, *_ in family.samples:
+            # Modes of passes end with the kind of CUDA graph.
+            mode = labels.get("mode", "")
+            found[name, mode.partition("_")[0] if name == _PASSES else mode] += value
+    verifications = sum(value for (name, _), value in found.items() if name == _VERIFICATIONS)
     return Counters(
-        round(prefilled),
-        round(cached),
+        round(found[_TOKENS, "prefill_compute"]),
+        round(found[_TOKENS, "prefill_cache"]),
         round(verifications),
-        round(extends),
-        round(steps),
+        round(found[_PASSES, "prefill"]),
+        round(found[_PASSES, "decode"]),
         # A pass of speculative decoding draws several tokens for a request, but verifies once for each.
-        verifications or decoded,
+        verifications or found[_TOKENS, "decode"],
     )
-
-
-def _labels(text: str | None) -> Mapping[str, str]:
-    return dict(_LABEL.findall(text or ""))

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, TypedDict
 
 from bench.game24.methods import Method, Shape
-from bench.game24.rules import Numbers
 from bench.peers.by_hand import Player, Thought, best_first, root, solved
 from bench.peers.sglang_client import Draw
+from examples.game24.rules import Numbers
 
 # Nothing of a benchmark leaves the machine, whatever the environment says.
 os.environ["LANGSMITH_TRACING"] = os.environ["LANGCHAIN_TRACING_V2"] = "false"
@@ -23,7 +23,7 @@ def _collected(known: list[Thought] | None, new: list[Thought] | None) -> list[T
     return [] if new is None else (known or []) + new
 
 
-class _Books(TypedDict, total=False):
+class _State(TypedDict, total=False):
     """The state of the graph."""
 
     player: Player
@@ -45,10 +45,10 @@ def tree_of_thoughts(draw: Draw, shape: Shape) -> Callable[[Numbers, int], Await
     """The graph `expand` (once per branch) -> `prune` -> `expand` ... -> end; takes the numbers and a seed."""
 
     # Its types know nodes by the name of their parameter.
-    async def expand(state: _Branch) -> _Books:
+    async def expand(state: _Branch) -> _State:
         return {"drafts": await state["player"].expand(state["thought"], [state["sample"]])}
 
-    async def prune(state: _Books) -> _Books:
+    async def prune(state: _State) -> _State:
         drafts = state["drafts"] or []
         return {
             "steps_left": state["steps_left"] - 1,
@@ -57,16 +57,16 @@ def tree_of_thoughts(draw: Draw, shape: Shape) -> Callable[[Numbers, int], Await
             "solved": solved(drafts),
         }
 
-    def fan_out(books: _Books) -> list[Send] | str:
-        if not books["steps_left"] or not books["beam"]:
+    def fan_out(state: _State) -> list[Send] | str:
+        if not state["steps_left"] or not state["beam"]:
             return END
         return [
-            Send("expand", _Branch(player=books["player"], thought=thought, sample=sample))
-            for thought in books["beam"]
+            Send("expand", _Branch(player=state["player"], thought=thought, sample=sample))
+            for thought in state["beam"]
             for sample in range(shape.branching)
         ]
 
-    builder = StateGraph(_Books)
+    builder = StateGraph(_State)
     builder.add_node("expand", expand)
     builder.add_node("prune", prune)
     builder.add_conditional_edges(START, fan_out, ["expand", END])
@@ -75,13 +75,13 @@ def tree_of_thoughts(draw: Draw, shape: Shape) -> Callable[[Numbers, int], Await
     graph = builder.compile()
 
     async def search(numbers: Numbers, seed: int) -> bool:
-        books: _Books = {
+        state: _State = {
             "player": Player(draw, Method.TOT, shape, seed),
             "steps_left": len(numbers) - 1,
             "beam": [root(numbers)],
             "drafts": [],
         }
-        done = await graph.ainvoke(books)
+        done = await graph.ainvoke(state)
         return bool(done["solved"])
 
     return search

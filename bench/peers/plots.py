@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-
-from matplotlib import pyplot as plt
-
+from bench.harness.plots import panels, save
 from bench.peers.arms import ARM_NAMES
 from bench.peers.report import Report
 
@@ -21,24 +16,22 @@ COLOURS = dict(zip(ARM_NAMES, _PALETTE, strict=True))
 def write_plot(report: Report, folder: Path, stem: str) -> Path:
     """Tasks per minute, done and solved, and time of a step, a panel for each workload; returns the file written."""
     workloads = list(dict.fromkeys(row.workload for row in report.rows))
-    figure, axes = plt.subplots(
-        3, max(1, len(workloads)), figsize=(4 * max(1, len(workloads)), 9), squeeze=False
-    )
+    figure, axes = panels(3 * max(1, len(workloads)), (4, 3), max(1, len(workloads)))
     for column, workload in enumerate(workloads):
         rows = [row for row in report.rows if row.workload == workload]
-        for axis, label, heights in (
-            (axes[0][column], "tasks per minute", [row.tasks_per_minute for row in rows]),
-            (axes[1][column], "tasks solved per minute", [row.solved_per_minute for row in rows]),
-            (axes[2][column], "median step, ms", [row.step_p50_ms or 0.0 for row in rows]),
+        for axis, label, heights in zip(
+            axes[column :: len(workloads)],
+            ("tasks per minute", "tasks solved per minute", "median step, ms"),
+            (
+                [row.tasks_per_minute for row in rows],
+                [row.solved_per_minute for row in rows],
+                [row.step_p50_ms or 0.0 for row in rows],
+            ),
+            strict=True,
         ):
             axis.bar([row.arm for row in rows], heights, color=[COLOURS[row.arm] for row in rows])
             axis.tick_params(axis="x", rotation=45)
             axis.set_title(workload, fontsize=10)
             if column == 0:
                 axis.set_ylabel(label)
-    figure.tight_layout()
-    path = folder / f"{stem}.png"
-    folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-    return path
+    return save(figure, folder / f"{stem}.png")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from operator import add
 from statistics import median
@@ -11,11 +11,13 @@ from pydantic import BaseModel
 from rich.table import Table
 
 from bench.game24.methods import Shape
+from bench.harness.command import HowMade
+from bench.harness.statistics import of_known
+from bench.harness.tables import number, table
 from bench.peers.analysis import Ratio, figure, prefilled, solved, step_ms, wall_s
 from bench.peers.arms import ArmName, WorkloadName
 from bench.peers.counters import Counters
 from bench.peers.turns import Turn
-from bench.report_file import HowMade
 
 
 class Block(BaseModel):
@@ -116,10 +118,6 @@ def row_of(workload: WorkloadName, arm: ArmName, turns: Sequence[Turn]) -> Row:
     computed = [turn.computed for turn in turns if turn.computed is not None]
     # What only some turns counted would pass for that of all.
     total: Counters | None = reduce(add, computed) if len(computed) == len(turns) else None
-    tasks_per_minute = figure(turns, "tasks_per_minute")
-    solved_per_minute = figure(turns, "solved_per_minute")
-    assert tasks_per_minute is not None
-    assert solved_per_minute is not None
     requests = sum(len(turn.steps.latencies_s) for turn in turns)
     return Row(
         workload=workload,
@@ -127,8 +125,8 @@ def row_of(workload: WorkloadName, arm: ArmName, turns: Sequence[Turn]) -> Row:
         tasks=sum(turn.score.tasks for turn in turns),
         solved=solved(turns),
         wall_s=wall_s(turns),
-        tasks_per_minute=tasks_per_minute,
-        solved_per_minute=solved_per_minute,
+        tasks_per_minute=figure(turns, "tasks_per_minute") or 0.0,
+        solved_per_minute=figure(turns, "solved_per_minute") or 0.0,
         tasks_per_minute_median=median(60 * turn.score.tasks / turn.wall_s for turn in turns),
         solved_per_minute_median=median(60 * turn.score.solved / turn.wall_s for turn in turns),
         requests=requests,
@@ -146,8 +144,8 @@ def row_of(workload: WorkloadName, arm: ArmName, turns: Sequence[Turn]) -> Row:
         prompt_tokens_computed=prefilled(turns),
         prompt_tokens_cached=total.cached if total else None,
         tokens_verified=total.verifications * draft_tokens if total and draft_tokens else None,
-        host_bytes=_most(turn.host_bytes for turn in turns),
-        device_bytes=_most(turn.device_bytes for turn in turns),
+        host_bytes=of_known(max, (turn.host_bytes for turn in turns)),
+        device_bytes=of_known(max, (turn.device_bytes for turn in turns)),
         model_bytes=model_bytes,
         blocks=[
             Block(
@@ -168,85 +166,48 @@ def row_of(workload: WorkloadName, arm: ArmName, turns: Sequence[Turn]) -> Row:
 
 def rows_table(report: Report) -> Table:
     """All arms, workload by workload."""
-    table = Table(title=f"Hive and its peers: {report.model}, seed {report.seed}", title_justify="left")
-    for heading in ("workload", "arm"):
-        table.add_column(heading)
-    for heading in (
-        "solved",
-        "per min",
-        "tasks/min",
-        "tokens",
-        "per solved",
-        "replayed",
-        "prompt",
-        "p50 ms",
-        "p99 ms",
-        "cpu ms",
-        "running",
-        "extends",
-        "steps",
-        "host",
-        "device",
-        "model",
-    ):
-        table.add_column(heading, justify="right")
-    for row in report.rows:
-        table.add_row(
-            row.workload,
-            row.arm,
-            f"{row.solved}/{row.tasks}",
-            f"{row.solved_per_minute:.2f}",
-            f"{row.tasks_per_minute:.2f}",
-            f"{row.tokens_computed:,}",
-            _number(row.tokens_computed_per_solved),
-            f"{row.tokens_replayed:,}",
-            _number(row.prompt_tokens_computed),
-            _number(row.step_p50_ms),
-            _number(row.step_p99_ms),
-            _tenths(row.client_cpu_ms_per_request),
-            _tenths(row.running_mean),
-            _number(row.extends),
-            _number(row.decode_steps),
-            _size(row.host_bytes),
-            _size(row.device_bytes),
-            _size(row.model_bytes),
-            style="bold" if row.arm == "hive" else None,
+    cells = (
+        (
+            *(row.workload, row.arm, f"{row.solved}/{row.tasks}", f"{row.solved_per_minute:.2f}"),
+            *(
+                f"{row.tasks_per_minute:.2f}",
+                f"{row.tokens_computed:,}",
+                number(row.tokens_computed_per_solved),
+            ),
+            *(f"{row.tokens_replayed:,}", number(row.prompt_tokens_computed)),
+            *(number(row.step_p50_ms), number(row.step_p99_ms), number(row.client_cpu_ms_per_request, ".1f")),
+            *(number(row.running_mean, ".1f"), number(row.extends), number(row.decode_steps)),
+            *(_size(size) for size in (row.host_bytes, row.device_bytes, row.model_bytes)),
         )
-    table.caption = (
+        for row in report.rows
+    )
+    headings = (
+        *("workload", "arm", "solved", "per min", "tasks/min", "tokens", "per solved", "replayed", "prompt"),
+        *("p50 ms", "p99 ms", "cpu ms", "running", "extends", "steps", "host", "device", "model"),
+    )
+    caption = (
         "tokens: output that the model computed; prompt: tokens that it read, less those the KV pool had; cpu: of the "
         "client, for each request; running: requests in a decode step"
     )
-    return table
+    title = f"Hive and its peers: {report.model}, seed {report.seed}"
+    return table(title, headings, cells, left=2, bold="hive", caption=caption)
 
 
 def ratios_table(report: Report) -> Table:
     """Hive over stock SGLang, and over the best peer."""
-    table = Table(title="Hive over others", title_justify="left")
-    for heading in ("workload", "figure", "ours", "other", "ratio", "95%", "better"):
-        table.add_column(heading, justify="right" if heading in ("ratio", "95%") else "left")
-    for each in report.ratios:
-        table.add_row(
-            each.workload,
-            each.figure,
-            each.ours,
+    headings = ("workload", "figure", "ours", "other", "ratio", "95%", "better")
+    cells = (
+        (
+            *(each.workload, each.figure, each.ours),
             f"{each.other} (best peer)" if each.best_peer else each.other,
-            "-" if each.value is None else f"{each.value:.2f}",
+            number(each.value, ".2f"),
             "-" if each.low is None or each.high is None else f"{each.low:.2f}-{each.high:.2f}",
             each.better,
         )
-    return table
-
-
-def _most(sizes: Iterable[int | None]) -> int | None:
-    return max((size for size in sizes if size is not None), default=None)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
-
-
-def _tenths(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
+        for each in report.ratios
+    )
+    left = ("workload", "figure", "ours", "other", "better")
+    return table("Hive over others", headings, cells, left=left)
 
 
 def _size(size: int | None) -> str:

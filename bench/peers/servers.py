@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.logits_cache.servers import started
+from bench.harness.servers import started
 from bench.peers.arms import Kind
 from hive.server.server_process import ServerDied
 
@@ -52,7 +52,7 @@ def gpu_defaults(flags: Sequence[str], model: Path) -> list[str]:
 def running(
     wanted: Sequence[Wanted], model: Path, on_cpu: bool
 ) -> Iterator[tuple[Mapping[Kind, str], Mapping[Kind, ServerDied]]]:
-    """URLs of servers, which end with the context, and what became of those that did not come up.
+    """URLs of servers, which end with the context, and the errors of those that did not come up.
 
     On a CPU they start one after the other: two that import at the same time take longer than that on a small
     machine. Beside a GPU, where there are cores, they all start at once.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -15,17 +14,19 @@ import httpx
 from rich.console import Console
 
 from bench.game24.methods import Method, Shape
-from bench.game24.puzzles import TEST_SET, Puzzle, luck, puzzles
-from bench.game24.rules import numbers_of
-from bench.logits_cache.client import BenchError
+from bench.harness.client import BenchError
+from bench.harness.command import Pace
+from bench.harness.statistics import rotated
 from bench.peers.analysis import Ratio, ratios
-from bench.peers.arms import SERVERS, ArmName, Kind, WorkloadName, arms_of, rotated
+from bench.peers.arms import SERVERS, ArmName, Kind, WorkloadName, arms_of
 from bench.peers.report import Row, row_of
 from bench.peers.turns import Game, Repairs, Server, Tasks, Turn, take_turn, work
 from bench.peers.workers import Worker, worker
-from bench.roles.rtl import HELD_OUT
-from bench.rtl_repair.bugs import suite
-from bench.rtl_repair.designs import all_designs
+from bench.training.rtl import HELD_OUT
+from examples.game24.puzzles import TEST_SET, Puzzle, luck, puzzles
+from examples.game24.rules import numbers_of
+from examples.rtl_repair.bugs import suite
+from examples.rtl_repair.designs import all_designs
 from hive import ModelError
 
 WARM_UP = numbers_of((3, 4, 6))
@@ -37,8 +38,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Settings:
-    """What to run."""
-
     shape: Shape
     puzzles: int
     at_once: int
@@ -133,18 +132,16 @@ class Session:
             workload: await self.settings.repairs() if workload == "rtl" else self.settings.games(workload)
             for workload in crew.arms
         }
-        longest = 0.0
+        pace = Pace(deadline, at_least_one=True)
         for number in range(max(map(len, blocks.values()))):
-            began = time.monotonic()
             going = {workload: some for workload, some in blocks.items() if number < len(some)}
-            if number and deadline is not None and began + longest > deadline:
+            if not pace.goes_on():
                 for workload, some in going.items():
                     self.left_out[f"{workload}, last {len(some) - number} blocks"] = "there was no time"
                 break
             for place, (workload, some) in enumerate(going.items()):
                 for arm in rotated(crew.arms[workload], number + place):
                     await self._turn(crew, workload, arm, some[number], number)
-            longest = max(longest, time.monotonic() - began)
 
     async def _turn(
         self, crew: _Crew, workload: WorkloadName, arm: ArmName, tasks: Tasks, number: int
@@ -186,7 +183,6 @@ class Session:
         ]
 
     def ratios(self, command: str) -> list[Ratio]:
-        """Hive over others."""
         return [each for workload, turns in self.turns.items() for each in ratios(workload, turns, command)]
 
 

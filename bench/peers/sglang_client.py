@@ -1,4 +1,4 @@
-"""What somebody without a frontend writes to ask SGLang: aiohttp, a dict, and `n=k` where samples are alike."""
+"""What a user without a frontend writes to ask SGLang: aiohttp, a dict, and `n=k` where samples are alike."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-import aiohttp
-
-from bench.logits_cache.client import BenchError
+from bench.harness.client import Client
 from bench.peers.steps import Steps
 
 
 class Question(NamedTuple):
-    """A text to go on with, and how."""
+    """A text to continue, and how."""
 
     prompt: str
     settings: dict[str, Any]
@@ -28,15 +26,12 @@ Draw = Callable[[Question, Sequence[int]], Awaitable[list[str]]]
 """Asks a question once for each of some seeds."""
 
 
-class SglangClient:
+class SglangClient(Client):
     """Requests to one server."""
 
     def __init__(self, url: str, steps: Steps) -> None:
+        super().__init__(url)
         self._steps = steps
-        # It reads no environment variables by itself: none can put a proxy between this process and the server.
-        self._http = aiohttp.ClientSession(
-            url, timeout=aiohttp.ClientTimeout(900), connector=aiohttp.TCPConnector(limit=0)
-        )
 
     async def draw_singly(self, question: Question, seeds: Sequence[int]) -> list[str]:
         """A request for every answer, all at once."""
@@ -47,20 +42,13 @@ class SglangClient:
         """One request for all answers. It has no seed: where a server knows them, all answers would be the same."""
         return await self._ask(question, {"n": len(seeds)} if len(seeds) > 1 else {})
 
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._http.close()
-
     async def _ask(self, question: Question, more: dict[str, Any]) -> list[str]:
         body: dict[str, Any] = {"text": question.prompt, "sampling_params": {**question.settings, **more}}
         if question.adapter is not None:
             body["lora_path"] = question.adapter
         began = time.perf_counter()
-        async with self._http.post("/generate", json=body) as response:
-            text = await response.text()
+        text = await self.text("POST", "/generate", json=body)
         latency_s = time.perf_counter() - began
-        if response.status != 200:
-            raise BenchError(f"HTTP {response.status}: {text[:500]}")
         parsed = json.loads(text)
         answers = parsed if isinstance(parsed, list) else [parsed]
         meta = [answer["meta_info"] for answer in answers]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hive_frontend.client import OnText
 
-from bench.forwarding import ForwardingModel
+from bench.harness.forwarding import ForwardingModel
 from hive import Client, Completion, Request
 
 
@@ -22,13 +22,12 @@ class Steps:
     """Output tokens that a cache served."""
 
     def add(self, latency_s: float, generated: int, replayed: int) -> None:
-        """Count a step."""
         self.latencies_s.append(latency_s)
         self.generated += generated
         self.replayed += replayed
 
     def taken(self) -> Steps:
-        """What was counted since the last time that somebody took it."""
+        """What was counted since this was called last."""
         taken = Steps(self.latencies_s, self.generated, self.replayed)
         self.latencies_s, self.generated, self.replayed = [], 0, 0
         return taken

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import httpx
-
 from bench.game24.methods import Method
-from bench.game24.puzzles import Puzzle
-from bench.logits_cache.client import FLUSH_PATIENCE_S, BenchError
+from bench.harness.client import BenchError, Client, together
+from bench.harness.memory import ServerMemory
 from bench.peers.arms import ArmName
 from bench.peers.counters import Counters, read
-from bench.peers.memory import ServerMemory
 from bench.peers.steps import Steps
 from bench.peers.workers import Score, Worker
-from bench.rtl_repair.bugs import Bug
+from examples.game24.puzzles import Puzzle
+from examples.rtl_repair.bugs import Bug
 
 
 class ServerInfo(NamedTuple):
@@ -30,38 +29,27 @@ class ServerInfo(NamedTuple):
     """Weights, KV pool and graphs, by its own account: on the device, or on a CPU in the host's memory."""
 
 
-class Server:
+class Server(Client):
     """One server, as the bench sees it from outside."""
 
     def __init__(self, url: str) -> None:
-        self.url = url
-        self._http = httpx.AsyncClient(base_url=url, timeout=httpx.Timeout(120), trust_env=False)
+        super().__init__(url)
         self.memory = ServerMemory(url)
-
-    async def flush(self) -> None:
-        """Make its caches cold: KV, grammars, and on Hive's server the Logits Cache."""
-        answer = await self._http.post("/flush_cache", params={"timeout": FLUSH_PATIENCE_S})
-        if answer.status_code != 200:
-            raise BenchError(f"flush_cache: HTTP {answer.status_code}: {answer.text[:500]}")
 
     async def counters(self) -> Counters | None:
         """What it computed so far; None if it was started without `--enable-metrics`."""
-        answer = await self._http.get("/metrics", follow_redirects=True)
-        if answer.status_code != 200:
+        status, metrics = await self.call("GET", "/metrics")
+        if status != 200:
             return None
-        counted, stats = read(answer.text), await self._http.get("/hive/stats")
-        return counted.by_hive(stats.json()) if stats.status_code == 200 else counted
+        status, stats = await self.call("GET", "/hive/stats")
+        return read(metrics).by_hive(json.loads(stats)) if status == 200 else read(metrics)
 
     async def info(self) -> ServerInfo:
-        """What it says of itself.
-
-        Raises:
-            BenchError: when nobody answers there as an SGLang server does.
-        """
-        answer = await self._http.get("/server_info")
-        if answer.status_code != 200:
-            raise BenchError(f"{self.url} does not answer as an SGLang server: HTTP {answer.status_code}")
-        info = answer.json()
+        """What it says of itself; raises `BenchError` when it is not an SGLang server."""
+        status, text = await self.call("GET", "/server_info")
+        if status != 200:
+            raise BenchError(f"{self.url} does not answer as an SGLang server: HTTP {status}")
+        info = json.loads(text)
         sizes = [
             [memory["weight"], memory["kvcache"], *memory["graph"].values()]
             for state in info["internal_states"]
@@ -71,10 +59,6 @@ class Server:
             draft_tokens=info.get("speculative_num_draft_tokens") or None,
             model_bytes=round(2**30 * sum(map(sum, sizes))) if sizes else None,
         )
-
-    async def aclose(self) -> None:
-        """Close the connection."""
-        await self._http.aclose()
 
 
 class Game(NamedTuple):
@@ -102,7 +86,7 @@ Tasks = Game | Repairs
 
 @dataclass(frozen=True)
 class Turn:
-    """What an arm made of a block."""
+    """The outcome of a block for an arm."""
 
     arm: ArmName
     block: int
@@ -121,9 +105,8 @@ class Turn:
 async def take_turn(arm: ArmName, worker: Worker, server: Server, tasks: Tasks, block: int) -> Turn:
     """Flush, work, and read the meters.
 
-    Raises:
-        BenchError: when the server does not answer as it must; ModelError for the same, and errors of httpx
-            and aiohttp, or a group of these: one that several tasks of the turn may have met.
+    Raises `BenchError` when the server does not answer as it must; ModelError for the same, and errors of httpx and
+    aiohttp, or a group of these: one that several tasks of the turn may have met.
     """
     await server.flush()
     before = await server.counters()
@@ -147,10 +130,13 @@ async def take_turn(arm: ArmName, worker: Worker, server: Server, tasks: Tasks, 
 
 
 async def work(worker: Worker, tasks: Tasks) -> Score:
-    """Do the tasks."""
     if isinstance(tasks, Game):
         return await _play(worker, tasks)
-    return await _repair(worker, tasks)
+    scores = await together(
+        worker.repair(bugs, patches=tasks.patches, lookups=tasks.lookups, seed=tasks.seed + number)
+        for number, bugs in enumerate(tasks.sessions)
+    )
+    return Score(sum(score.tasks for score in scores), sum(score.solved for score in scores))
 
 
 async def _play(worker: Worker, game: Game) -> Score:
@@ -160,20 +146,5 @@ async def _play(worker: Worker, game: Game) -> Score:
         async with places:
             return await worker.play(puzzle, game.method, game.seed + puzzle.rank)
 
-    async with asyncio.TaskGroup() as tasks:
-        games = [tasks.create_task(one(puzzle)) for puzzle in game.puzzles]
-    return Score(len(games), sum(each.result() for each in games))
-
-
-async def _repair(worker: Worker, repairs: Repairs) -> Score:
-    async with asyncio.TaskGroup() as tasks:
-        sessions = [
-            tasks.create_task(_session(worker, bugs, repairs, repairs.seed + number))
-            for number, bugs in enumerate(repairs.sessions)
-        ]
-    scores = [session.result() for session in sessions]
-    return Score(sum(score.tasks for score in scores), sum(score.solved for score in scores))
-
-
-async def _session(worker: Worker, bugs: Sequence[Bug], repairs: Repairs, seed: int) -> Score:
-    return await worker.repair(bugs, patches=repairs.patches, lookups=repairs.lookups, seed=seed)
+    solved = await together(map(one, game.puzzles))
+    return Score(len(solved), sum(solved))

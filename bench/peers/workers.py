@@ -1,4 +1,4 @@
-"""Who works at the tasks of a workload: a program that asks a server, with its connections and the bill."""
+"""A program at work on the tasks of a workload, with its connections and its steps."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bench.by_agent import ByAgent
 from bench.game24.methods import Method, Shape, attempt
-from bench.game24.players import PROPOSER, VALUER, Player, at_server
-from bench.game24.puzzles import Puzzle
 from bench.peers import by_hand
 from bench.peers.arms import SERVERS, ArmName
 from bench.peers.sglang_client import Draw, SglangClient
 from bench.peers.steps import MeteredModel, Steps
-from bench.rtl_repair.bugs import Bug
 from bench.rtl_repair.methods import session
+from examples.by_agent import ByAgent
+from examples.game24.players import PROPOSER, VALUER, Player, at_server
+from examples.game24.puzzles import Puzzle
+from examples.rtl_repair.bugs import Bug
 from hive import Client, HttpClient
 
 PATIENCE_S = 180.0
-"""After which an answer of a peer's server is given up, and so is the arm: it shall not keep the others waiting."""
+"""How long an answer of a peer's server may take before the arm is given up, so that the others need not wait."""
 
 
 class Score(NamedTuple):
-    """What came of some tasks."""
+    """The outcome of some tasks."""
 
     tasks: int
     solved: int
@@ -34,7 +34,7 @@ class Worker(ABC):
 
     def __init__(self) -> None:
         self.steps = Steps()
-        """Of all tasks, until somebody takes them."""
+        """Of all tasks, until they are taken."""
 
     @abstractmethod
     async def play(self, puzzle: Puzzle, method: Method, seed: int) -> bool:
@@ -43,8 +43,7 @@ class Worker(ABC):
     async def repair(self, bugs: Sequence[Bug], *, patches: int, lookups: int, seed: int) -> Score:
         """A session over some bugs that ends when so many patches were tried.
 
-        Raises:
-            NotImplementedError: by whoever plays games alone.
+        Raises `NotImplementedError` for programs that only play games.
         """
         raise NotImplementedError
 
@@ -79,7 +78,7 @@ class FrontendWorker(Worker):
 class HandWorker(Worker):
     """The game on asyncio; `together` asks for samples of one state in one request."""
 
-    def __init__(self, url: str, shape: Shape, *, together: bool) -> None:
+    def __init__(self, url: str, shape: Shape, *, together: bool = False) -> None:
         super().__init__()
         self._client = SglangClient(url, self.steps)
         self._draw: Draw = self._client.draw_together if together else self._client.draw_singly
@@ -92,31 +91,27 @@ class HandWorker(Worker):
         await self._client.aclose()
 
 
-class LangGraphWorker(Worker):
+class LangGraphWorker(HandWorker):
     """Tree of Thoughts on LangGraph."""
 
     def __init__(self, url: str, shape: Shape) -> None:
-        # Not installed with Hive, and needed by nobody else.
+        # Not installed with Hive, and needed by nothing else.
         from bench.peers.on_langgraph import tree_of_thoughts
 
-        super().__init__()
-        self._client = SglangClient(url, self.steps)
-        self._search = tree_of_thoughts(self._client.draw_singly, shape)
+        super().__init__(url, shape)
+        self._search = tree_of_thoughts(self._draw, shape)
 
     async def play(self, puzzle: Puzzle, method: Method, seed: int) -> bool:
         if method is not Method.TOT:
-            raise ValueError(f"nobody wrote {method} on LangGraph")
+            raise ValueError(f"{method} is not written on LangGraph")
         return await self._search(puzzle.numbers, seed)
-
-    async def aclose(self) -> None:
-        await self._client.aclose()
 
 
 def worker(arm: ArmName, url: str, shape: Shape) -> Worker:
     """The worker of an arm, on its server."""
     match arm:
         case "asyncio" | "asyncio_on_hive":
-            return HandWorker(url, shape, together=False)
+            return HandWorker(url, shape)
         case "n_k":
             return HandWorker(url, shape, together=True)
         case "langgraph" | "langgraph_on_hive":
@@ -128,5 +123,5 @@ def _player(arm: ArmName, url: str, shape: Shape) -> Client:
     if SERVERS[arm] == "hive":
         # All workloads of the game are searches.
         return at_server(url, Player.ROLES, distinct=arm == "hive_distinct")
-    # Nobody goes ahead of the others: no cache of these servers could answer them from what the first one left.
+    # No sample goes ahead of the others: these servers have no cache that could answer them from its distributions.
     return ByAgent({role: HttpClient(url, model=role, timeout_s=PATIENCE_S) for role in (PROPOSER, VALUER)})

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from bench.rtl_repair.agents import NOT_OFFERED, PATCH, Outcome, Rules, decision
-from bench.rtl_repair.bugs import Bug
-from bench.rtl_repair.designs import design
+from examples.rtl_repair.agents import NOT_OFFERED, PATCH, Outcome, Rules, decision
+from examples.rtl_repair.bugs import Bug
+from examples.rtl_repair.designs import design
 from hive import MCTS, BestOfN, Client, ModelError, Once, RunResult, Supervisor, TreeOfThoughts, Usage, arun
 
 _WORKERS: Final = 4
@@ -86,7 +86,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What came of one bug."""
+    """The outcome of one bug."""
 
     bug: Bug
     solved: bool
@@ -127,7 +127,7 @@ async def session(
 ) -> tuple[RunResult[Outcome], Outcome]:
     """One long session over bugs of one design, without a search: `rounds` patches, bug after bug.
 
-    Decision's dialogue goes on through all of them. Raises `ModelError` when an answer is none of those offered.
+    Decision keeps one dialogue for all of them. Raises `ModelError` when an answer is none of those offered.
     """
     rules = Rules(patches=rounds, lookups=lookups, keep_going=True)
     result = await arun(decision, design(bugs[0].design), bugs, rules, model=model, seed=seed)

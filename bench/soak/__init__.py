@@ -1,1 +1,1 @@
-"""Mixed traffic against one server for as long as one likes: does it get slower, larger or worse with time?"""
+"""Mixed traffic against one server for any length of time: does it get slower, larger or worse?"""

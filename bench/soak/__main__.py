@@ -8,9 +8,7 @@ Cache is small enough to be full early in the run.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -18,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from rich.console import Console
 
-from bench.logits_cache.machine import machine, public_command, versions
-from bench.peers.memory import ServerMemory
-from bench.report_file import not_writable
+from bench.harness.command import Command, Run, above_0, positive
+from bench.harness.memory import ServerMemory
 from bench.soak.report import Memory, Report, counted, drifts, table, windows
 from bench.soak.traffic import PATIENCE_S, Client, Outcome
 from hive.server.server_process import ServerDied, ServerProcess
@@ -31,14 +27,7 @@ FLAGS = ("--max-total-tokens", "8192", "--hive-logits-cache-bytes", "2M")
 SAMPLE_S = 0.5
 """Between two looks at the server's memory."""
 COUNTERS = (
-    "lookups",
-    "hits",
-    "hit_ratio",
-    "nodes",
-    "bytes",
-    "evicted_nodes",
-    "rows_corrupt",
-    "bytes_given_up",
+    *("lookups", "hits", "hit_ratio", "nodes", "bytes", "evicted_nodes", "rows_corrupt", "bytes_given_up"),
 )
 
 
@@ -52,7 +41,7 @@ class Soak:
         self.began = self.ended = 0.0
 
     async def run(self) -> tuple[list[str], dict[str, Any]]:
-        """The traffic; what the server then finds wrong with its books, and its counters."""
+        """The traffic; the errors that the server then finds in its accounting, and its counters."""
         async with httpx.AsyncClient(base_url=self.url, timeout=PATIENCE_S, trust_env=False) as http:
             self.began = time.monotonic()
             watching = asyncio.create_task(self._watch())
@@ -90,17 +79,13 @@ class Soak:
             if found["idle"]:
                 return list(found["problems"])
             await asyncio.sleep(0.5)
-        return [*found["problems"], "requests run on, though nobody waits for them"]
+        return [*found["problems"], "requests run on, though no client waits for them"]
 
-    def report(self, command: str, problems: list[str], counters: dict[str, Any]) -> Report:
+    def report(self, run: Run, problems: list[str], counters: dict[str, Any]) -> Report:
         """All of it in figures."""
         kinds, examples = counted(self.outcomes)
-        drift = drifts(self.outcomes, self.memory, self.began, self.ended)
         return Report(
-            command=command,
-            versions=versions(),
-            machine=machine(),
-            seconds=round(self.ended - self.began, 1),
+            **{**run.how_made(), "seconds": round(self.ended - self.began, 1)},
             concurrency=self.concurrency,
             seed=self.seed,
             requests=len(self.outcomes),
@@ -108,68 +93,45 @@ class Soak:
             error_examples=examples,
             problems=problems,
             by_kind=kinds,
-            rss_drift=drift.rss,
-            p50_drift=drift.p50,
-            p99_drift=drift.p99,
-            hit_ratio_drift=drift.hit_ratio,
+            **drifts(self.outcomes, self.memory, self.began, self.ended),
             windows=windows(self.outcomes, self.memory, self.began, self.ended),
             logits_cache=counters,
         )
 
 
-def measure(soak: Soak, command: str) -> Report:
-    """Run it.
-
-    Raises:
-        SystemExit: when the server is lost so that it cannot even be asked how it is.
-    """
+def measure(run: Run, url: str) -> Report:
+    """Send the traffic to the server at a URL; exits when it is lost so that it cannot even be asked how it is."""
+    options = run.options
+    soak = Soak(url, options.seconds, options.concurrency, options.seed)
     try:
         problems, counters = asyncio.run(soak.run())
     except httpx.HTTPError as error:
         raise SystemExit(f"bench: the server does not answer after the run: {error or type(error)}") from None
-    return soak.report(command, problems, counters)
+    return soak.report(run, problems, counters)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.soak",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--seconds", type=float, required=True, metavar="N", help="of traffic")
-    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="write the report here")
-    parser.add_argument("--url", help="of a running Hive server (by default one is started)")
-    parser.add_argument(
-        "--concurrency", type=int, default=4, metavar="N", help="clients at once (default: 4)"
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of all that is drawn (default: 0)")
-    parser.add_argument("flags", nargs="*", help="more flags of the server, after --")
-    options = parser.parse_args(arguments)
-    if options.seconds <= 0 or options.concurrency < 1:
-        parser.error("--seconds must be positive, and --concurrency at least 1")
-    if problem := not_writable(options.json):
-        parser.error(f"--json: {options.json.name} cannot be written: {problem}")
-    command = public_command(arguments, "bench.soak")
-    if options.url is not None:
-        report = measure(Soak(options.url, options.seconds, options.concurrency, options.seed), command)
+    parser = Command("bench.soak", __doc__, width=120)
+    parser.option("--seconds", above_0, "N", "of traffic", required=True)
+    parser.option("--url", str, about="of a running Hive server (by default one is started)")
+    parser.option("--concurrency", positive, "N", "clients at once", default=4)
+    parser.option("--seed", int, "N", "of all that is drawn", default=0)
+    parser.server_flags("the server")
+    run = parser.run(argv)
+    if run.options.url is not None:
+        report = measure(run, run.options.url)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            server = ServerProcess([*FLAGS, *options.flags], Path(folder) / "server.log")
+            server = ServerProcess([*FLAGS, *run.options.flags], Path(folder) / "server.log")
             try:
                 server.wait()
-                report = measure(
-                    Soak(server.url, options.seconds, options.concurrency, options.seed), command
-                )
+                report = measure(run, server.url)
             except ServerDied as error:
                 raise SystemExit(f"bench: {error}") from None
             finally:
                 server.stop()
-    options.json.write_text(report.model_dump_json(indent=1) + "\n")
-    Console(width=None if sys.stdout.isatty() else 120).print(table(report))
-    for text in (*report.problems, *report.error_examples):
-        print(text)
-    print(f"report: {options.json.name} ({report.requests} requests, {report.errors} errors)")
+    total = f"{report.requests} requests, {report.errors} errors"
+    run.finish(report, [table(report), *report.problems, *report.error_examples, total])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 from rich.table import Table
 
-from bench.report_file import HowMade
+from bench.harness import tables
+from bench.harness.command import HowMade
 from bench.soak.traffic import Outcome
 
 WINDOWS = 8
@@ -32,8 +33,6 @@ class Memory:
 
 
 class Window(BaseModel):
-    """One part of the run."""
-
     from_s: float
     to_s: float
     requests: int
@@ -65,7 +64,7 @@ class Report(HowMade):
     """Answers that were not what they must be: refused or failed ones, and bad requests that were not refused."""
     error_examples: list[str]
     problems: list[str]
-    """What the server found wrong with its own books afterwards (``POST /hive/check``)."""
+    """Errors that the server found in its own accounting afterwards (``POST /hive/check``)."""
     by_kind: dict[str, int]
     rss_drift: float | None
     p50_drift: float | None
@@ -103,18 +102,10 @@ def window_of(
     )
 
 
-@dataclass(frozen=True)
-class Drifts:
-    """See :class:`Report`."""
-
-    rss: float | None
-    p50: float | None
-    p99: float | None
-    hit_ratio: float | None
-
-
-def drifts(outcomes: Sequence[Outcome], memory: Sequence[Memory], began: float, ended: float) -> Drifts:
-    """The last quarter of a run against its second one."""
+def drifts(
+    outcomes: Sequence[Outcome], memory: Sequence[Memory], began: float, ended: float
+) -> dict[str, float | None]:
+    """The last quarter of a run against its second one: the fields of `Report` whose names end in drift."""
     quarter = (ended - began) / 4
     second = window_of(outcomes, memory, began, began + quarter, began + 2 * quarter)
     last = window_of(outcomes, memory, began, began + 3 * quarter, math.inf)
@@ -124,12 +115,12 @@ def drifts(outcomes: Sequence[Outcome], memory: Sequence[Memory], began: float, 
         return None if not one or other is None else (other - one) / one
 
     ratios = second.hit_ratio, last.hit_ratio
-    return Drifts(
-        rss=relative(lambda window: window.rss_bytes),
-        p50=relative(lambda window: window.p50_s),
-        p99=relative(lambda window: window.p99_s),
-        hit_ratio=None if ratios[0] is None or ratios[1] is None else ratios[1] - ratios[0],
-    )
+    return {
+        "rss_drift": relative(lambda window: window.rss_bytes),
+        "p50_drift": relative(lambda window: window.p50_s),
+        "p99_drift": relative(lambda window: window.p99_s),
+        "hit_ratio_drift": None if ratios[0] is None or ratios[1] is None else ratios[1] - ratios[0],
+    }
 
 
 def windows(
@@ -153,28 +144,22 @@ def counted(outcomes: Sequence[Outcome]) -> tuple[dict[str, int], list[str]]:
 
 def table(report: Report) -> Table:
     """The windows, and the drifts below."""
-    shown = Table("seconds", "requests", "errors", "p50", "p99", "hit ratio", "memory")
-    for window in report.windows:
-        shown.add_row(
-            f"{window.from_s:.0f} to {window.to_s:.0f}",
-            str(window.requests),
-            str(window.errors),
-            _shown(window.p50_s, "{:.2f} s"),
-            _shown(window.p99_s, "{:.2f} s"),
+    headings = ("seconds", "requests", "errors", "p50", "p99", "hit ratio", "memory")
+    cells = [
+        (
+            *(f"{window.from_s:.0f} to {window.to_s:.0f}", str(window.requests), str(window.errors)),
+            *(_shown(value, "{:.2f} s") for value in (window.p50_s, window.p99_s)),
             _shown(window.hit_ratio, "{:.2f}"),
             _shown(None if window.rss_bytes is None else window.rss_bytes / 2**20, "{:.0f} MiB"),
         )
-    shown.add_section()
-    shown.add_row(
-        "drift",
-        str(report.requests),
-        str(report.errors),
-        _shown(report.p50_drift, "{:+.1%}"),
-        _shown(report.p99_drift, "{:+.1%}"),
-        _shown(report.hit_ratio_drift, "{:+.2f}"),
-        _shown(report.rss_drift, "{:+.2%}"),
+        for window in report.windows
+    ]
+    drift = (
+        *("drift", str(report.requests), str(report.errors)),
+        *(_shown(value, "{:+.1%}") for value in (report.p50_drift, report.p99_drift)),
+        *(_shown(report.hit_ratio_drift, "{:+.2f}"), _shown(report.rss_drift, "{:+.2%}")),
     )
-    return shown
+    return tables.table("Soak", headings, [*cells, drift], bold="drift")
 
 
 def _shown(value: float | None, form: str) -> str:

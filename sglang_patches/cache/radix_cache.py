@@ -1,12 +1,12 @@
-"""A radix cache that knows the agent behind every request, and evicts by a policy of :mod:`hive.server.eviction`.
+"""A radix cache that knows the agent of every request, and evicts by a policy of :mod:`hive.server.eviction`.
 
-The mixin :class:`AgentAware` is shared with :mod:`sglang_patches.cache.hiradix_cache`, which has a second tier.
-Reuse is counted once per request, when it first enters the tree: until then its last node is the one its prefix
-matched at admission, and ``match_prefix``, which the queue calls again and again, is not a use.
+The mixin :class:`AgentAware` is shared with :mod:`sglang_patches.cache.hiradix_cache`, which has a second tier. A
+request's reuse is counted once, when the request is first stored in the tree.  Until then, its last node is the one
+that its prefix matched at admission.  Calls of ``match_prefix``, which the queue repeats, do not count as uses.
 
-What a request then stores may be in the tree already: two of one batch match nothing and compute the same, and the
-second one's slots are freed.  That is no hit, but the second goes on from the first one's nodes: they are no longer
-of one session.
+A request may store KV that is already in the tree: two requests of one batch may match nothing, compute the same
+tokens, and the second one's slots are then freed.  This is not a hit, but the second request continues from the first
+one's nodes, so they no longer belong to a single session.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from sglang.srt.mem_cache.evict_policy import EvictionStrategy
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey, TreeNode
 
 from hive.server.agents.registry import OTHER, AgentRegistry
+from hive.server.eviction.accounting import ResidencyAccounting, Use
 from hive.server.eviction.base import EvictionPolicy, Weigh
-from hive.server.eviction.book import ResidencyBook, Use
 from hive.server.eviction.contribution import ContributionPolicy
 from hive.server.eviction.density import DensityPolicy, DensitySettings
 from hive.server.eviction.leaves import LeafIndex
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
 
 ENGINE_POLICIES = ("lru", "lfu", "slru")
-"""Policies that are SGLang's own; Hive's caches then only keep the books."""
+"""SGLang's own policies; under these, Hive's caches only do the accounting."""
 
 BATCH_SHARE = 100
-"""A batch is one part in so many of the pool."""
+"""The smallest eviction batch is the pool's size divided by this number."""
 
 
 def policy_of(name: str, agents: AgentRegistry, settings: DensitySettings) -> EvictionPolicy | None:
-    """The policy of ``--hive-eviction``; None for SGLang's own."""
+    """Return the policy of ``--hive-eviction``; None for SGLang's own policies."""
     match name:
         case "paper":
             return ContributionPolicy(agents.window.score)
@@ -55,7 +55,7 @@ def policy_of(name: str, agents: AgentRegistry, settings: DensitySettings) -> Ev
 
 
 class WorthStrategy(EvictionStrategy):  # type: ignore[misc]
-    """A policy as SGLang's heaps see it; they evict from the host, and write back."""
+    """A policy as an SGLang eviction strategy, for its heaps: they evict from the host, and write back."""
 
     def __init__(self, cache: AgentAware) -> None:
         self._cache = cache
@@ -65,7 +65,7 @@ class WorthStrategy(EvictionStrategy):  # type: ignore[misc]
 
 
 class AgentAware(current().storing):  # type: ignore[misc]
-    """The mixin: records on nodes, and eviction by a policy."""
+    """Mixin that keeps a record on every node and evicts by a policy."""
 
     def __init__(
         self,
@@ -77,15 +77,15 @@ class AgentAware(current().storing):  # type: ignore[misc]
         self.agents = agents
         self.policy = policy
         self._release = current()
-        self.book = ResidencyBook(policy)
+        self.accounting = ResidencyAccounting(policy)
         self.evictions = 0
         self.eviction_seconds = 0.0
-        self._nobody = Use(OTHER, None)
+        self._anonymous = Use(OTHER, None)
         self._storing: Use | None = None
-        """Whose KV is being put into the tree; None for a health check, too."""
+        """Owner of the KV that is being stored in the tree; also None for a health check."""
         self._weigh: Weigh | None = None
         self._weighed: dict[int, float] = {}
-        """By id, during an eviction of SGLang's."""
+        """Scores by node id, during an eviction by SGLang."""
         super().__init__(params, *args)
         if policy is not None:
             self.evictable_leaves: Any = LeafIndex(policy)
@@ -93,35 +93,35 @@ class AgentAware(current().storing):  # type: ignore[misc]
 
     def reset(self) -> None:
         super().reset()
-        self.book.flushed()
+        self.accounting.flushed()
 
     def end_session(self, session: str) -> None:
-        """A run is over: what it alone used goes first."""
-        ended = self.book.end_session(session)
+        """End a session: KV that only this session used is evicted first."""
+        ended = self.accounting.end_session(session)
         if ended is not None and isinstance(self.evictable_leaves, LeafIndex):
             self.evictable_leaves.session_ended(ended)
 
     def summary(self) -> dict[str, Any]:
-        """State and counters since start, as JSON-safe values."""
+        """Return state and counters since start, as JSON-safe values."""
         return {
             "policy": self.policy.name if self.policy else self.eviction_policy,
             "capacity_tokens": self.token_to_kv_pool_allocator.size,
-            "admissions": self.book.clock,
+            "admissions": self.accounting.clock,
             "evictions": self.evictions,
             "eviction_seconds": self.eviction_seconds,
-            "resident_tokens": self.book.resident.total(),
-            "evicted_tokens": sum(total.evicted for total in self.book.totals.values()),
+            "resident_tokens": self.accounting.resident.total(),
+            "evicted_tokens": sum(total.evicted for total in self.accounting.totals.values()),
         }
 
     def worth_of(self, node: TreeNode) -> float:
-        """What one node is worth."""
+        """Return the score of one node."""
         known = self._weighed.get(node.id)
         return known if known is not None else self._worths([node], self._weigh or self._weighing())[0]
 
     @contextmanager
     def weighed(self, nodes: Collection[TreeNode]) -> Iterator[None]:
-        """For SGLang's heaps, which ask for one node after the other: what all of them are worth, at once."""
-        # Eviction from the device may write to the host, and make room there first.
+        """Score all nodes at once, for SGLang's heaps, which ask for one node at a time."""
+        # Eviction from the device may write to the host, which evicts from the host first.
         before = self._weigh, self._weighed
         self._weigh = weigh = self._weighing()
         self._weighed = dict(zip((node.id for node in nodes), self._worths(nodes, weigh), strict=True))
@@ -132,7 +132,7 @@ class AgentAware(current().storing):  # type: ignore[misc]
 
     def _weighing(self) -> Weigh:
         assert self.policy is not None
-        return self.policy.weighing(self.book.clock, self.book.shares())
+        return self.policy.weighing(self.accounting.clock, self.accounting.shares())
 
     def _worths(self, nodes: Collection[TreeNode], weigh: Weigh) -> list[float]:
         assert self.policy is not None
@@ -143,10 +143,10 @@ class AgentAware(current().storing):  # type: ignore[misc]
         return worths
 
     def check_integrity(self) -> None:
-        """See that the books agree with the tree, node by node: for tests, and for whoever hunts a leak.
+        """Check that the accounting matches the tree, node by node; for tests and for finding leaks.
 
         Raises:
-            IntegrityError: naming what is wrong, and where.
+            IntegrityError: naming the error and where it is.
         """
         nodes = subtree(self.root_node)[1:]
         for node in nodes:
@@ -161,25 +161,27 @@ class AgentAware(current().storing):  # type: ignore[misc]
             held[node.hive.agent] += len(node.value)
         evictable = sum(len(node.value) for node in free)
         protected = resident.total() - evictable
-        for other in self._beside_the_tree():
+        for other in self._on_device_outside_tree():
             resident[other.hive.producer] += len(other)
             held[other.hive.agent] += len(other)
             if not other.own.leases and isinstance(self.evictable_leaves, LeafIndex):
                 leaves.append(other)
-        for what, booked, found in (
+        for what, counted, found in (
             ("evictable tokens", self.evictable_size_, evictable),
             ("protected tokens", self.protected_size_, protected),
             ("evictable leaves", _ids(self.evictable_leaves), _ids(leaves)),
-            ("resident tokens by agent", dict(self.book.resident), dict(resident)),
-            ("resident tokens by last user", dict(self.book.held), dict(held)),
+            ("resident tokens by agent", dict(self.accounting.resident), dict(resident)),
+            ("resident tokens by last user", dict(self.accounting.held), dict(held)),
         ):
-            if booked != found:
-                raise IntegrityError(f"{what}: {booked} in the books, {found} in the tree")
+            if counted != found:
+                raise IntegrityError(f"{what}: {counted} in the accounting, {found} in the tree")
         if isinstance(self.evictable_leaves, LeafIndex) and (stale := self.evictable_leaves.outdated()):
             raise IntegrityError(f"leaves that have changed since they were indexed: {_ids(stale)}")
 
-    def _beside_the_tree(self) -> Collection[Any]:
-        """Encoded segments that are on the device and in the books; a cache without a segment store has none."""
+    def _on_device_outside_tree(self) -> Collection[Any]:
+        """Return the encoded segments on the device, which are counted but not in the tree; without a segment store,
+        none.
+        """
         return ()
 
     def _check_node(self, node: TreeNode) -> None:
@@ -188,23 +190,26 @@ class AgentAware(current().storing):  # type: ignore[misc]
         page = self.page_size
         for wrong, problem in (
             (node.parent.children.get(node.key.child_key(page)) is not node, "is not its parent's child"),
-            (len(node.key) == 0 or len(node.key) % page != 0, f"has {len(node.key)} tokens: no whole pages"),
+            (
+                len(node.key) == 0 or len(node.key) % page != 0,
+                f"has {len(node.key)} tokens, which is not a multiple of the page size",
+            ),
             (node.value is not None and len(node.value) != len(node.key), "has fewer slots than tokens"),
             (record is None and node.value is not None, "is on the device without a record"),
             (
                 record is not None and record.on_device != (node.value is not None),
-                "is not where its record says",
+                "is not in the tier that its record names",
             ),
             (node.value is not None and node.parent.value is None, "is on the device without its parent"),
         ):
             if wrong:
                 raise IntegrityError(f"node {node.id} {problem}")
 
-    # Requests enter the tree, and leave.
+    # Requests enter the tree and leave it.
 
     @contextmanager
     def storing_for(self, req: Req) -> Iterator[None]:
-        """What enters the tree is the request's, and its use of its prefix is counted."""
+        """Attribute stored KV to the request inside the context, and count the use of its prefix."""
         self._storing = self._admit(req)
         try:
             yield
@@ -212,18 +217,20 @@ class AgentAware(current().storing):  # type: ignore[misc]
             self._storing = None
 
     def _admit(self, req: Req) -> Use | None:
-        """Count a request's use of its prefix, the first time it is seen; who it is, None for a health check."""
+        """Count a request's use of its prefix once; return the request's identity, None for a health check."""
         attached = getattr(req, "hive", None)
         if attached is None:
             return None
         use: Use | None = attached.use
         if use is None:
-            use = attached.use = self.book.use(self.agents.profile(attached.agent).name, attached.session)
-            self.agents.reused(use.agent, self.book.admit(use, self._path(req)))
+            use = attached.use = self.accounting.use(
+                self.agents.profile(attached.agent).name, attached.session
+            )
+            self.agents.reused(use.agent, self.accounting.admit(use, self._path(req)))
         return use
 
     def _path(self, req: Req) -> list[tuple[NodeRecord, int]]:
-        """What an admitted request found, each with its tokens: nodes of the tree, the deepest first."""
+        """Return the nodes that an admitted request matched, deepest first, each with its number of tokens."""
         path = []
         node = req.last_node
         while node is not None and node is not self.root_node:
@@ -234,23 +241,24 @@ class AgentAware(current().storing):  # type: ignore[misc]
     # Nodes of the tree.
 
     def record_of(self, node: TreeNode) -> NodeRecord:
-        """What is known of a node; of one that a storage tier brought straight to the host, nothing yet."""
+        """Return the record of a node; a new one if a storage tier loaded the node directly to the host."""
         record: NodeRecord | None = getattr(node, "hive", None)
         if record is None:
-            record = node.hive = NodeRecord(OTHER, OTHER, self.book.clock, None, on_device=False)
+            record = node.hive = NodeRecord(OTHER, OTHER, self.accounting.clock, None, on_device=False)
         return record
 
     def _update_leaf_status(self, node: TreeNode) -> None:
-        # Upstream calls this for every node that is new, or is on the device again.
+        # Upstream calls this for every node that is new or back on the device.
         if node.value is not None and node is not self.root_node:
             if not self._release.on_host(node) and getattr(node, "hive", None) is None:
-                node.hive = self.book.stored(self._storing or self._nobody, len(node.key))
+                node.hive = self.accounting.stored(self._storing or self._anonymous, len(node.key))
             elif not (record := self.record_of(node)).on_device:
-                self.book.returned(record, len(node.key), self._storing)
+                self.accounting.returned(record, len(node.key), self._storing)
         super()._update_leaf_status(node)
 
     def _inc_hit_count(self, node: TreeNode, *args: Any, **kwargs: Any) -> None:
-        # Upstream calls this for every node on the device that insertion passes; a new one may have no record yet.
+        # Upstream calls this for every node on the device that an insertion passes; a new node may have no record
+        # yet.
         record: NodeRecord | None = getattr(node, "hive", None)
         if (
             self._storing is not None
@@ -258,10 +266,10 @@ class AgentAware(current().storing):  # type: ignore[misc]
             and record.session is not None
             and record.session is not self._storing.session
         ):
-            # The request has locked no more than it matched, and in the index a record may not change.
+            # The request locked only the nodes that it matched, and an indexed record must not change.
             indexed = node in self.evictable_leaves
             self.evictable_leaves.discard(node)
-            self.book.joined(record, self._storing)
+            self.accounting.joined(record, self._storing)
             if indexed:
                 self.evictable_leaves.add(node)
         super()._inc_hit_count(node, *args, **kwargs)
@@ -272,7 +280,7 @@ class AgentAware(current().storing):  # type: ignore[misc]
         return prefix
 
     def _delete_leaf(self, node: TreeNode) -> None:
-        self.book.evicted(node.hive, len(node.key))
+        self.accounting.evicted(node.hive, len(node.key))
         super()._delete_leaf(node)
 
     # Eviction.
@@ -298,7 +306,7 @@ class AgentAware(current().storing):  # type: ignore[misc]
         wanted = self._batch(wanted, self.token_to_kv_pool_allocator.size)
         page = self.page_size
         evicted = 0
-        with closing(leaves.victims(self.book.clock, self.book.shares())) as victims:
+        with closing(leaves.victims(self.accounting.clock, self.accounting.shares())) as victims:
             for leaf in victims:
                 missing = -(-(wanted - evicted) // page) * page
                 if self.policy.trims:
@@ -309,20 +317,20 @@ class AgentAware(current().storing):  # type: ignore[misc]
         return evicted
 
     def _trim(self, leaf: TreeNode, wanted: int) -> None:
-        """Leave of a victim no more than the tail that has so many tokens."""
+        """Split a victim so that only its last ``wanted`` tokens are evicted."""
         if wanted < len(leaf.key):
             self._split_node(leaf.key, leaf, len(leaf.key) - wanted)
 
     def _batch(self, wanted: int, size: int) -> int:
-        """How many tokens to evict from a pool of a size where so many are needed: whoever asks has use for more."""
+        """Return how many tokens to evict from a pool of ``size`` tokens when ``wanted`` are needed."""
         assert self.policy is not None
         if wanted <= 0 or not self.policy.trims:
             return wanted
-        # Choosing costs the same for one token as for many.
+        # Choosing victims costs the same for one token as for many, and more free slots will be needed soon.
         return max(wanted, size // BATCH_SHARE)
 
     def _free(self, leaf: TreeNode) -> int:
-        """Give a leaf's slots back, and drop it from the device; the number of its tokens."""
+        """Free a leaf's slots and remove it from the device; return the number of its tokens."""
         raise NotImplementedError
 
 
@@ -337,7 +345,7 @@ class HiveRadixCache(AgentAware, RadixCache):  # type: ignore[misc]
 
 
 def subtree(root: TreeNode) -> list[TreeNode]:
-    """A node, and all nodes below it."""
+    """Return a node and all nodes below it."""
     nodes = [root]
     for node in nodes:
         nodes.extend(node.children.values())
@@ -351,7 +359,7 @@ def _ids(nodes: Iterable[TreeNode]) -> list[int]:
 def build_radix_cache(
     params: CacheInitParams, policy: str, agents: AgentRegistry, settings: DensitySettings | None = None
 ) -> HiveRadixCache:
-    """The cache of ``--hive-eviction``; ``params`` is changed where the policy is SGLang's own."""
+    """Build the cache of ``--hive-eviction``; changes ``params`` if the policy is SGLang's own."""
     if policy in ENGINE_POLICIES:
         params.eviction_policy = policy
     return HiveRadixCache(

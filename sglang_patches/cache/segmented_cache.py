@@ -1,12 +1,12 @@
-"""A radix cache with a segment store beside it: exact prefixes from the tree, placed segments behind them.
+"""A radix cache with a segment store: exact prefixes from the tree, followed by placed segments.
 
-Placement uses the seam that SGLang has for prefixes on the host.  ``match_prefix`` says how many tokens behind the
-exact prefix can be had, ``init_load_back`` gets them once the request is sure to be admitted, and they become part of
-the request's prefix.  What they are (shared slots of a placement, or slots of the request's own that the next forward
-pass computes) is noted in a :class:`Lease`.
+Placement uses SGLang's mechanism for prefixes on the host.  ``match_prefix`` reports how many tokens are available
+after the exact prefix.  Once the request is admitted, ``init_load_back`` loads them, and they become part of the
+request's prefix.  A :class:`Lease` records what they are: shared slots of a placement, or slots of the request's own
+that the next forward pass computes.
 
-A request that has placed KV, or whose tokens are at positions of their own, is *tainted*: nothing of it that depends
-on such KV enters the tree.  What it leaves behind goes to the store, or is freed.
+A request is *tainted* if it has placed KV, or if its tokens have positions of their own.  KV that depends on placed
+KV never enters the tree: it is moved to the store or freed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sglang.srt.mem_cache.base_prefix_cache import (
 from sglang.srt.mem_cache.common import evict_from_tree_cache
 from sglang.srt.mem_cache.radix_cache import RadixKey, TreeNode
 
-from hive.server.eviction.book import Use
+from hive.server.eviction.accounting import Use
 from hive.server.eviction.leaves import LeafIndex
 from hive.server.eviction.node import NodeRecord
 from hive.server.integrity import IntegrityError
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 
 
 class SegmentedRadixCache(HiveRadixCache):
-    """See the module."""
+    """A radix cache with a segment store; see the module."""
 
     def __init__(self, *args: Any, capacity: int, host_capacity: int = 0, **kwargs: Any) -> None:
-        """``capacity`` and ``host_capacity`` are those of the store, in tokens."""
+        """``capacity`` and ``host_capacity`` are the store's, in tokens."""
         self.segments: SegmentStore | None = None
         self._private = 0
-        """Slots of requests' own in all leases."""
+        """Number of private slots in all leases."""
         self.promised = 0
-        """Tokens that admission has promised to other requests than the one that is being admitted."""
+        """Tokens that admission has promised to requests other than the one being admitted."""
         super().__init__(*args, **kwargs)
         self.segments = SegmentStore(
             self._allocate,
@@ -73,7 +73,7 @@ class SegmentedRadixCache(HiveRadixCache):
 
     @property
     def store(self) -> SegmentStore:
-        """The store; there is none before the first reset, in which the tree is built."""
+        """The store; it does not exist before the first reset, which builds the tree."""
         assert self.segments is not None
         return self.segments
 
@@ -83,8 +83,8 @@ class SegmentedRadixCache(HiveRadixCache):
         state = state_of(params.req)
         if state is None:
             return super().match_prefix(params)
-        # It waits, or waits again: what it was admitted with may not be what it is admitted with now.
-        self.let_go(state)
+        # The request waits, possibly again, and may be admitted with other segments than before.
+        self.release_lease(state)
         exact = self._empty_match_result if state.request.choreographed else super().match_prefix(params)
         begin = len(exact.device_indices)
         tokens = params.key.token_ids
@@ -92,7 +92,7 @@ class SegmentedRadixCache(HiveRadixCache):
         pieces = self._plan(state, tokens, begin, limit)
         placed = sum(len(piece) for piece in pieces if piece.source is not None)
         wanted = sum(max(min(span.end, limit) - max(span.start, begin), 0) for span in state.request.spans)
-        state.said |= {"exact": begin, "placed": 0, "recomputed": 0, "missing": wanted - placed}
+        state.counts |= {"exact": begin, "placed": 0, "recomputed": 0, "missing": wanted - placed}
         return exact._replace(host_hit_length=pieces[-1].end - begin) if pieces else exact
 
     def init_load_back(self, params: InitLoadBackParams) -> tuple[torch.Tensor, TreeNode]:
@@ -100,28 +100,30 @@ class SegmentedRadixCache(HiveRadixCache):
         state = state_of(req)
         assert state is not None
         begin = len(req.prefix_indices)
-        # As far as the match reached, which may have been told to end early.
+        # Up to the end of the match, which may have been limited.
         pieces = self._plan(state, req.full_untruncated_fill_ids, begin, begin + params.host_hit_length)
-        behind = len(req.full_untruncated_fill_ids) - begin - params.host_hit_length
-        lease = self._lease(state, pieces, begin, behind)
+        to_prefill = len(req.full_untruncated_fill_ids) - begin - params.host_hit_length
+        lease = self._lease(state, pieces, begin, to_prefill)
         if lease is None:
-            state.said |= {"placed": 0, "recomputed": 0}
-            state.said["missing"] += sum(len(piece) for piece in pieces if piece.source is not None)
+            state.counts |= {"placed": 0, "recomputed": 0}
+            state.counts["missing"] += sum(len(piece) for piece in pieces if piece.source is not None)
             if state.request.choreographed:
-                # Its tokens are where ordinary prefill would not compute them.
-                lease = self._lease(state, [replace(piece, source=None) for piece in pieces], begin, behind)
+                # Ordinary prefill would compute its tokens at other positions.
+                lease = self._lease(
+                    state, [replace(piece, source=None) for piece in pieces], begin, to_prefill
+                )
         if lease is None:
             if state.request.choreographed:
                 from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
                 req.to_finish = FINISH_ABORT(
-                    "The KV pool has no room for the messages of this call: end sessions, delete messages, or give "
-                    "the server more memory for KV",
+                    "The KV pool has too few free slots for the messages of this call: end sessions, delete messages, "
+                    "or give the server more memory for KV",
                     status_code=HTTPStatus.SERVICE_UNAVAILABLE,
                 )
             return req.prefix_indices[:0], req.last_node
         if not req.retracted_stain:
-            # They are no cache hits.
+            # These tokens are not cache hits.
             req.already_computed = sum(map(len, lease.runs)) + len(lease.spare)
         return lease.indices, req.last_node
 
@@ -137,38 +139,39 @@ class SegmentedRadixCache(HiveRadixCache):
         segment = self.store.find(state.key(span.name, tokens, span.start, span.end))
         if segment is None or span.name in CONTEXTS:
             return segment
-        # Messages are found by their ids, and one of this id may have been made for a client that never heard of it.
+        # Messages are found by id. One with this id may have been created for a client that never got the response.
         return segment if segment.tokens == array("q", tokens[span.start : span.end]) else None
 
     def _lease(
-        self, state: KvState, pieces: list[Piece[EncodedSegment]], begin: int, behind: int
+        self, state: KvState, pieces: list[Piece[EncodedSegment]], begin: int, to_prefill: int
     ) -> Lease | None:
-        """Slots for the pieces; None where there are none, and where the pool has not enough slots.
+        """Allocate slots for the pieces; return None if there are no pieces, or too few free slots.
 
-        What a corrector computes again takes slots beside the placed ones, which the scheduler has not reckoned with:
-        the ``behind`` tokens that it prefills next need to find room as well, and what others were promised.
+        A corrector needs more slots for the tokens that it recomputes, which the scheduler does not know about.  The
+        ``to_prefill`` tokens that the request prefills next must still fit, and so must the tokens promised to other
+        requests.
         """
         if not pieces:
             return None
-        # Making room for one piece must not take away another one.
+        # Evicting for one piece must not evict another.
         with self.store.holding([piece.source for piece in pieces if piece.source is not None]):
             lease = self._lease_held(state, pieces, begin)
         if lease is not None:
             state.lease = lease
             left = self.token_to_kv_pool_allocator.available_size() + self.evictable_size()
-            if left < behind + self.promised:
-                self.let_go(state)
+            if left < to_prefill + self.promised:
+                self.release_lease(state)
         return state.lease
 
     def _lease_held(self, state: KvState, pieces: list[Piece[EncodedSegment]], begin: int) -> Lease | None:
-        """The same, for sources that are held."""
+        """Do so for sources that are protected from eviction."""
         placed = [
             PlacedRun(piece.start, piece.end, piece.offset) for piece in pieces if piece.source is not None
         ]
         corrector = state.corrector
         chosen = [] if corrector.probes else corrector.select(placed)
         runs = runs_of(pieces, chosen)
-        # In the order of the slots: what is computed, what a corrector chooses later, what could not be shared.
+        # In slot order: computed tokens, tokens that a corrector selects later, tokens that could not be shared.
         computed = sum(map(len, runs))
         spare = corrector.most(placed) if corrector.probes else 0
         shared, unshared = self._share([piece for piece in pieces if not all_chosen(piece, chosen)])
@@ -192,7 +195,7 @@ class SegmentedRadixCache(HiveRadixCache):
             indices[run.start - begin : run.end - begin] = private[at : at + len(run)]
             at += len(run)
         self._private += len(private)
-        state.said |= {"placed": sum(map(len, placed)) - len(chosen), "recomputed": len(chosen)}
+        state.counts |= {"placed": sum(map(len, placed)) - len(chosen), "recomputed": len(chosen)}
         self.store.statistics.hits += len(placed)
         readers = [(segment, placement) for _, segment, placement in shared]
         return Lease(
@@ -202,7 +205,9 @@ class SegmentedRadixCache(HiveRadixCache):
     def _share(
         self, pieces: list[Piece[EncodedSegment]]
     ) -> tuple[list[tuple[Piece[EncodedSegment], EncodedSegment, Placement]], list[Piece[EncodedSegment]]]:
-        """Lease placements for pieces; those that found one, and those for whose copy the store has no room."""
+        """Lease placements for pieces; return the pieces with a placement, and those whose copy the store cannot
+        hold.
+        """
         shared: list[tuple[Piece[EncodedSegment], EncodedSegment, Placement]] = []
         unshared: list[Piece[EncodedSegment]] = []
         for piece in pieces:
@@ -220,14 +225,14 @@ class SegmentedRadixCache(HiveRadixCache):
         slots: torch.Tensor | None = self.token_to_kv_pool_allocator.alloc(tokens)
         return slots
 
-    def let_go(self, state: KvState) -> None:
-        """End a request's lease, and free what of the pool was its own."""
+    def release_lease(self, state: KvState) -> None:
+        """End a request's lease and free its private slots."""
         private = self._end_lease(state)
         if private is not None:
             self.token_to_kv_pool_allocator.free(private)
 
     def _end_lease(self, state: KvState) -> torch.Tensor | None:
-        """End a request's lease; what of the pool was its own is the caller's."""
+        """End a request's lease; return its private slots, which the caller must free."""
         lease, state.lease = state.lease, None
         if lease is None:
             return None
@@ -236,7 +241,7 @@ class SegmentedRadixCache(HiveRadixCache):
         self._private -= len(lease.private)
         return lease.private
 
-    # Requests leave.
+    # End of requests.
 
     def cache_unfinished_req(self, req: Req, chunked: bool = False) -> None:
         state = state_of(req)
@@ -245,7 +250,7 @@ class SegmentedRadixCache(HiveRadixCache):
             if state is not None and not chunked:
                 self._keep_copies(req, state, len(req.origin_input_ids))
             return
-        # The next chunk begins behind this one; nothing of it is shown to others.
+        # The next chunk begins after this one; none of it is visible to other requests.
         row = self.req_to_token_pool.req_to_token[req.req_pool_idx, : len(req.get_fill_ids())]
         req.prefix_indices = row.to(torch.int64, copy=True)
 
@@ -264,7 +269,7 @@ class SegmentedRadixCache(HiveRadixCache):
             self._finish_tainted(req, state, kv_len_to_handle, keeping=ended)
 
     def _finish_tainted(self, req: Req, state: KvState, length: int, *, keeping: bool) -> None:
-        """Store what is to be kept of ``length`` tokens, and free the rest."""
+        """Store the segments to keep of the first ``length`` tokens, and free the rest."""
         row = self.req_to_token_pool.req_to_token[req.req_pool_idx, :length].to(torch.int64, copy=True)
         lease = state.lease
         exact = 0
@@ -273,7 +278,7 @@ class SegmentedRadixCache(HiveRadixCache):
             own = row[:0]
         else:
             mine = Intervals([*((run.start, run.end) for run in lease.runs), (lease.end, length)])
-            # Behind those for the runs, which are in the row, are others that need not be.
+            # The first private slots belong to the runs and are in the row; the others may not be.
             own = lease.private[sum(map(len, lease.runs)) :]
         self._end_lease(state)
         if keeping:
@@ -291,7 +296,7 @@ class SegmentedRadixCache(HiveRadixCache):
                 ):
                     mine.take(keep.start, end)
             if lease is not None and exact:
-                # Not before the copies: slots of the tree may be evicted, and be what a copy is made to.
+                # After the copies: slots of the tree may be evicted and become the target of a copy.
                 self._insert_exact(req, lease.begin, row[:exact])
         rest = [row[start:end] for start, end in mine]
         self.token_to_kv_pool_allocator.free(torch.cat([own, *rest]))
@@ -299,15 +304,15 @@ class SegmentedRadixCache(HiveRadixCache):
             self.dec_lock_ref(req.last_node)
 
     def _insert_exact(self, req: Req, begin: int, slots: torch.Tensor) -> None:
-        """Give the tree the tokens before the first placed one; those before ``begin`` are its own."""
+        """Insert the tokens before the first placed one; the tree already owns those before ``begin``."""
         key = RadixKey(req.origin_input_ids[: len(slots)], req.extra_key)
         priority = getattr(req, "priority", 0) or 0
         result = self.insert(InsertParams(key=key, value=slots.clone(), priority=priority))
-        # Another request may have brought some of them meanwhile.
+        # Another request may have inserted some of them in the meantime.
         self.token_to_kv_pool_allocator.free(slots[begin : max(result.prefix_len, begin)])
 
     def _keep_copies(self, req: Req, state: KvState, length: int) -> None:
-        """Store copies of what an exact request is to leave: its own slots go to the tree."""
+        """Store copies of the segments that an exact request keeps; its own slots go to the tree."""
         row = self.req_to_token_pool.req_to_token[req.req_pool_idx, :length].to(torch.int64, copy=True)
         for keep in state.request.keeps:
             end = self._end_of(req, keep, length)
@@ -327,20 +332,20 @@ class SegmentedRadixCache(HiveRadixCache):
             self.token_to_kv_pool_allocator.free(slots)
 
     def _store(self, req: Req, state: KvState, keep: Keep, end: int, slots: torch.Tensor) -> bool:
-        """Hand slots with an encoding to the store; whether it took them."""
+        """Move slots with an encoding to the store; return whether it accepted them."""
         key = self._key_of(req, state, keep, end)
         store = self.store
         if store.find(key) is not None:
             if keep.name in CONTEXTS:
                 return False
-            # A message of this id was made for a client that went away before it heard of it.
+            # A message with this id was created for a client that disconnected before the response.
             store.drop(key)
         if not store.room_for(end - keep.start):
             store.statistics.refused += 1
             return False
         tokens = (req.origin_input_ids + req.output_ids)[keep.start : end]
-        use = self._storing or req.hive.use or self._nobody
-        record = self.book.stored(use, end - keep.start)
+        use = self._storing or req.hive.use or self._anonymous
+        record = self.accounting.stored(use, end - keep.start)
         shift = state.request.shift if state.request.choreographed else 0
         store.put(key, tokens, keep.start + shift, slots, record)
         state.kept.add(keep)
@@ -351,7 +356,7 @@ class SegmentedRadixCache(HiveRadixCache):
 
     @staticmethod
     def _end_of(req: Req, keep: Keep, length: int) -> int:
-        """Index behind what is kept.  The token that ended a request is no part of what it says."""
+        """Return the end index of a kept segment. The token that ended the request is not part of it."""
         if keep.end is not None:
             return min(keep.end, length)
         return min(len(req.origin_input_ids) + len(req.output_ids) - 1, length)
@@ -372,9 +377,9 @@ class SegmentedRadixCache(HiveRadixCache):
         return EvictResult(num_tokens_evicted=freed)
 
     def _evict_share(self, wanted: int) -> int:
-        """Under SGLang's policies, which know no segments: the store's part of what there is to evict."""
-        there = super().evictable_size() + self.store.evictable
-        return self._evict_oldest(wanted * self.store.evictable // there) if there else 0
+        """Under SGLang's policies, which do not know segments: evict the store's share of all evictable tokens."""
+        evictable = super().evictable_size() + self.store.evictable
+        return self._evict_oldest(wanted * self.store.evictable // evictable) if evictable else 0
 
     def _evict_oldest(self, wanted: int) -> int:
         freed = 0
@@ -390,7 +395,7 @@ class SegmentedRadixCache(HiveRadixCache):
         return self.store.evict(leaf) if isinstance(leaf, EncodedSegment) else super()._free(leaf)
 
     def _segment_freed(self, segment: EncodedSegment) -> None:
-        self.book.evicted(segment.hive, len(segment))
+        self.accounting.evicted(segment.hive, len(segment))
 
     def _segment_idle(self, segment: EncodedSegment, idle: bool) -> None:
         if isinstance(self.evictable_leaves, LeafIndex):
@@ -400,20 +405,20 @@ class SegmentedRadixCache(HiveRadixCache):
                 self.evictable_leaves.discard(segment)
 
     def evictable_size(self) -> int:
-        beside = self.segments.evictable if self.segments is not None else 0
-        return int(super().evictable_size()) + beside
+        in_store = self.segments.evictable if self.segments is not None else 0
+        return int(super().evictable_size()) + in_store
 
     def protected_size(self) -> int:
-        beside = self.segments.leased + self._private if self.segments is not None else 0
-        return int(super().protected_size()) + beside
+        in_store = self.segments.leased + self._private if self.segments is not None else 0
+        return int(super().protected_size()) + in_store
 
-    # Books.
+    # Accounting.
 
     def _admit(self, req: Req) -> Use | None:
         state = state_of(req)
         if state is None or state.lease is None:
             return super()._admit(req)
-        # In the index, records may not change.
+        # Indexed records must not change.
         indexed = [s for s, _ in state.lease.readers if s in self.evictable_leaves]
         for segment in indexed:
             self.evictable_leaves.discard(segment)
@@ -427,7 +432,7 @@ class SegmentedRadixCache(HiveRadixCache):
         read = state.lease.readers if state is not None and state.lease is not None else []
         return [*super()._path(req), *((segment.hive, len(segment)) for segment, _ in read)]
 
-    def _beside_the_tree(self) -> Collection[Any]:
+    def _on_device_outside_tree(self) -> Collection[Any]:
         return [segment for segment in self.store if segment.on_device]
 
     def check_integrity(self) -> None:
@@ -438,7 +443,7 @@ class SegmentedRadixCache(HiveRadixCache):
         tree = [node.value for node in subtree(self.root_node)[1:] if node.value is not None]
         for what, others in (("the tree", tree), ("the free slots", [pool.free_pages, pool.release_pages])):
             if both := used.intersection(slot for part in others for slot in part.tolist()):
-                raise IntegrityError(f"{len(both)} slots are the store's, and in {what} as well")
+                raise IntegrityError(f"{len(both)} slots are both in the store and in {what}")
 
     def summary(self) -> dict[str, Any]:
         return {**super().summary(), "segments": self.store.summary()}

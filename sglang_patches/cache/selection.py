@@ -1,4 +1,4 @@
-"""Which radix cache serves, and the agents that it knows."""
+"""Selects the radix cache, and creates the agent registry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def agent_aware(cache: Any) -> AgentAware | None:
-    """Hive's radix cache, out of whatever SGLang has wrapped it in; None where it serves with one of its own."""
+    """Return Hive's radix cache, unwrapped from SGLang's wrappers; None if SGLang's own cache is used."""
     from sglang_patches.cache.radix_cache import AgentAware
 
     inner = getattr(cache, "inner", cache)
@@ -23,11 +23,11 @@ def agent_aware(cache: Any) -> AgentAware | None:
 
 
 def other_cache(ctx: TreeCacheBuildContext) -> str | None:
-    """Why SGLang builds another cache than the two that Hive extends; None where it builds one of them."""
+    """Return why SGLang builds a cache that Hive does not extend; None if Hive extends it."""
     reasons = current().other_caches(ctx)
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def registry_of(args: HiveServerArgs) -> AgentRegistry:
-    """An empty registry with the bounds of the flags."""
+    """Return an empty registry with the limits from the flags."""
     return AgentRegistry(args.max_agents, window=args.window, max_tenant_agents=args.max_tenant_agents)

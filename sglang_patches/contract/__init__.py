@@ -1,1 +1,1 @@
-"""What Hive relies on in SGLang: the table of hooks, seams, and an adapter for each release."""
+"""What Hive relies on in SGLang: the table of hooks, other seams, and an adapter for each release."""

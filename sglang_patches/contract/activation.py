@@ -1,4 +1,4 @@
-"""Registers the hooks of the table with SGLang, and checks that they took."""
+"""Register the hooks of the table with SGLang, and verify that they applied."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sglang_patches.contract.patches import Patch, patches_of
 
 
 class PatchError(RuntimeError):
-    """A hook did not apply, or this SGLang is not the one the hooks were written for."""
+    """A hook did not apply, or the installed SGLang is not supported."""
 
 
 def active_patches() -> tuple[Patch, ...]:
-    """The patches this process needs.
+    """Return the patches that this process needs.
 
-    Without ``hive.launch_server`` (no settings in the environment) an installed Hive leaves SGLang stock:
-    only the CPU platform's own repairs apply, and those only where that platform is active.
+    Without ``hive.launch_server`` (no settings in the environment), an installed Hive leaves SGLang unchanged.  Only
+    the CPU platform's patches apply, and only where that platform is active.
     """
     groups = {"cpu"} if cpu_platform.needed() else set()
     if HiveServerArgs.in_environment():
@@ -30,7 +30,7 @@ def register() -> None:
     """Register every active patch with SGLang.
 
     Raises:
-        UnsupportedRelease: where another release of SGLang is installed; then nothing is registered.
+        UnsupportedRelease: if the installed release is not supported; nothing is registered then.
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
@@ -44,17 +44,17 @@ def register() -> None:
 _failure: Exception | None = None
 
 
-def failed(error: Exception) -> None:
-    """Note what stopped the plugin, for :func:`verify` to report: SGLang only logs it."""
+def record_failure(error: Exception) -> None:
+    """Record the error that stopped the plugin, for :func:`verify` to report. SGLang only logs it."""
     global _failure
     _failure = error
 
 
 def verify() -> None:
-    """Check that every active patch was applied by SGLang.
+    """Check that SGLang applied every active patch.
 
     Raises:
-        PatchError: naming the version or the symbols at fault.
+        PatchError: naming the unsupported version, the plugin's error or the symbols whose hooks did not apply.
     """
     from sglang.srt.plugins.hook_registry import HookRegistry
 
@@ -63,9 +63,7 @@ def verify() -> None:
     except releases.UnsupportedRelease as error:
         raise PatchError(str(error)) from None
     if _failure is not None:
-        raise PatchError(
-            f"Hive's plugin could not be loaded: {type(_failure).__name__}: {_failure}"
-        ) from _failure
+        raise PatchError(f"Hive's plugin failed to load: {type(_failure).__name__}: {_failure}") from _failure
     lost = [patch for patch in active_patches() if patch.target not in HookRegistry._patched]
     if lost:
         lines = "\n".join(f"  {patch.target} ({patch.kind}): {patch.breaks}" for patch in lost)

@@ -1,9 +1,8 @@
-"""``python -m sglang_patches.contract.check_upstream VERSION FOLDER``: the contract with a release of SGLang, by its
-source.
+"""``python -m sglang_patches.contract.check_upstream VERSION FOLDER``: check the contract against a release's source.
 
-FOLDER has the release's package ``sglang``, unpacked and without its dependencies: ``scripts/check_upstream`` gets it.
-Every symbol that Hive hooks or uses must be there, with the parameters that Hive relies on.  What it cannot see is
-whether functions still do what they did: that takes ``scripts/test_upstream``.
+FOLDER contains the release's unpacked package ``sglang``, without its dependencies; ``scripts/check_upstream``
+downloads it.  Every symbol that Hive hooks or uses must exist, with the parameters that Hive relies on.  This does
+not check behaviour: ``scripts/test_upstream`` does.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from sglang_patches.contract.upstream import SEAMS
 
 
 def problems(release: str, tree: SourceTree) -> list[str]:
-    """What of the contract with a release does not hold in a source tree, in sentences."""
+    """Return a sentence for each part of a release's contract that a source tree breaks."""
     of_hooks = [problem for patch in patches_of(release) if (problem := _problem(patch, tree)) is not None]
     return of_hooks + [
         f"sglang.{symbol} is gone; {seam.where} uses it ({seam.name})."
@@ -35,7 +34,7 @@ def _problem(patch: Patch, tree: SourceTree) -> str | None:
         return f"{patch.target} is gone. {patch.breaks}"
     parameters = definition.parameters
     if parameters is None:
-        return f"{patch.target} is no function. {patch.breaks}"
+        return f"{patch.target} is not a function. {patch.breaks}"
     if parameters[: len(patch.parameters)] != patch.parameters:
         return (
             f"{patch.target} takes ({', '.join(parameters)}); "
@@ -48,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m sglang_patches.contract.check_upstream", description=__doc__
     )
-    parser.add_argument("version", choices=SUPPORTED, help="the release whose hooks are looked for")
-    parser.add_argument("folder", type=Path, help="where its package lies")
+    parser.add_argument("version", choices=SUPPORTED, help="release of SGLang whose hooks to check")
+    parser.add_argument("folder", type=Path, help="folder that contains the package sglang")
     options = parser.parse_args(argv)
     if not (options.folder / "sglang").is_dir():
         parser.error(f"there is no package sglang in {options.folder}")

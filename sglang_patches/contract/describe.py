@@ -1,7 +1,8 @@
-"""``python -m sglang_patches.contract.describe``: the tables of ``docs/upstream.md``, made of the table of hooks.
+"""``python -m sglang_patches.contract.describe``: generate the tables of ``docs/upstream.md`` from the table of
+hooks.
 
-Prints them; ``--write`` puts them into the page, between its two marks.  A test compares the page with what would be
-written.  Needs no SGLang.
+Prints the tables; ``--write`` replaces the generated part of the page.  A test fails if the page is out of date.
+Does not need SGLang.
 """
 
 from __future__ import annotations
@@ -20,30 +21,30 @@ BEGIN = "<!-- Written by python -m sglang_patches.contract.describe --write, to 
 
 
 def tables() -> str:
-    """The generated part of the page: changes, hooks by upstream module, other seams."""
+    """Return the generated part of the page: changes, hooks by upstream module, other seams."""
     modules = {patch.target: _module_of(patch) for patch in PATCHES}
     hooks = " and ".join(f"{len(patches_of(release))} hooks on SGLang {release}" for release in SUPPORTED)
     parts = [
         f"## The changes\n\nThere are {hooks}; {len(_changes())} changes would make them "
-        "unnecessary.\nA hook that serves several purposes is counted at each of them.\n",
+        "unnecessary.\nA hook that needs several changes is counted for each of them.\n",
         _table(
             ("change", "what", "hooks"),
             ((change.name, change.what, str(len(_hooks_of(change)))) for change in _changes()),
         ),
         "## The hooks\n",
     ]
-    # Patches of a module stand together in the table, and the order there is the order of a request's life.
+    # The table groups patches by module, in the order of a request's life.
     for module, group in groupby(PATCHES, key=lambda patch: modules[patch.target]):
         parts.append(f"### `{module}`\n")
         parts.append(
             _table(
                 ("hook", "what it does", "why", "without it", "unnecessary with"),
-                (_row(module, patches) for patches in _alike(group)),
+                (_row(module, patches) for patches in _by_hook(group)),
             )
         )
     parts.append(
-        "## Other seams\n\nWhat Hive relies on beside the hooked functions. `tests/sglang_patches/test_contract.py` "
-        "looks for these symbols, too.\n"
+        "## Other seams\n\nWhat Hive relies on besides the hooked functions. `tests/sglang_patches/test_contract.py` "
+        "checks these symbols, too.\n"
     )
     parts.append(
         _table(
@@ -63,10 +64,10 @@ def tables() -> str:
 
 
 def updated(page: str) -> str:
-    """The page with its generated part renewed.
+    """Return the page with its generated part replaced.
 
     Raises:
-        ValueError: when the page has lost its mark.
+        ValueError: if the page does not contain the mark.
     """
     written, mark, _ = page.partition(BEGIN)
     if not mark:
@@ -75,7 +76,7 @@ def updated(page: str) -> str:
 
 
 def _changes() -> list[Change]:
-    """All changes that hooks name, those first that most hooks name."""
+    """Return all changes that hooks name, sorted by the number of hooks, most first."""
     named = dict.fromkeys(change for patch in PATCHES for change in patch.upstream)
     return sorted(named, key=lambda change: -len(_hooks_of(change)))
 
@@ -85,15 +86,15 @@ def _hooks_of(change: Change) -> list[Patch]:
 
 
 def _module_of(patch: Patch) -> str:
-    """The upstream module as a path in SGLang's repository."""
+    """Return the upstream module as a path in SGLang's repository."""
     parts = patch.target.removeprefix("sglang.").split(".")[:-1]
     if parts[-1][0].isupper():  # a class
         del parts[-1]
     return "/".join(parts) + ".py"
 
 
-def _alike(patches: Iterable[Patch]) -> list[list[Patch]]:
-    """Patches that one hook serves, together."""
+def _by_hook(patches: Iterable[Patch]) -> list[list[Patch]]:
+    """Group patches that share a hook."""
     return [list(group) for _, group in groupby(patches, key=lambda patch: (patch.hook, patch.does))]
 
 
@@ -102,7 +103,7 @@ def _row(module: str, patches: Sequence[Patch]) -> tuple[str, ...]:
     names = ", ".join(f"`{patch.target.removeprefix(prefix)}`" for patch in patches)
     first = patches[0]
     return (
-        f"{first.kind} {names}{_where(first)}",
+        f"{first.kind} {names}{_limits(first)}",
         first.does,
         first.why,
         first.breaks,
@@ -110,8 +111,8 @@ def _row(module: str, patches: Sequence[Patch]) -> tuple[str, ...]:
     )
 
 
-def _where(patch: Patch) -> str:
-    """Where a hook is not active everywhere."""
+def _limits(patch: Patch) -> str:
+    """Return the limits of a hook: the platform and the release, if not all."""
     limits = ["CPU only"] if patch.group == "cpu" else []
     if patch.only is not None:
         limits.append(f"{patch.only} only")
@@ -119,16 +120,17 @@ def _where(patch: Patch) -> str:
 
 
 def _symbols(seam: Seam) -> Iterable[str]:
-    """The symbols of all releases, then those of one."""
+    """Yield the symbols of all releases, then those of single releases."""
     for prefix, symbols in (
         ("", seam.symbols),
         *((f"{name} only: ", own) for name, own in seam.only.items()),
     ):
-        yield prefix + ", ".join(f"`{symbol}`" for symbol in _shortened(symbols))
+        if symbols:
+            yield prefix + ", ".join(f"`{symbol}`" for symbol in _shortened(symbols))
 
 
 def _shortened(symbols: Iterable[str]) -> Iterable[str]:
-    """Symbols without the packages around them: `Class.method`, or `module.name`."""
+    """Return symbols without their packages: `Class.method` or `module.name`."""
     return dict.fromkeys(".".join(symbol.split(".")[-2:]) for symbol in symbols)
 
 
@@ -139,7 +141,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m sglang_patches.contract.describe", description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"write them into docs/{PAGE.name}")
+    parser.add_argument("--write", action="store_true", help=f"write the tables to docs/{PAGE.name}")
     if parser.parse_args(argv).write:
         PAGE.write_text(updated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     else:

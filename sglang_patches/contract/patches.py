@@ -1,10 +1,10 @@
-"""The one table of hooks: what Hive changes in SGLang, where, why, and what breaks if it moves.
+"""The table of hooks: what Hive changes in SGLang, where and why, and what breaks if the hooked symbol moves.
 
-SGLang is extended through its plugin API alone.  A hook names its upstream symbol and the leading parameters
-it relies on; ``tests/sglang_patches/test_contract.py`` checks both against the installed SGLang,
-``scripts/check_upstream`` against the source of every supported one, and
-:func:`sglang_patches.contract.activation.verify` refuses to serve when one of them did not apply.
-``docs/upstream.md`` shows the table to readers: ``python -m sglang_patches.contract.describe --write`` writes it.
+Hive extends SGLang only through its plugin API.  Each hook names an upstream symbol and the leading parameters that
+it relies on.  ``tests/sglang_patches/test_contract.py`` checks both against the installed SGLang,
+``scripts/check_upstream`` checks them against the source of every supported release, and
+:func:`sglang_patches.contract.activation.verify` refuses to serve if a hook did not apply.  ``python -m
+sglang_patches.contract.describe --write`` writes the table to ``docs/upstream.md``.
 """
 
 from __future__ import annotations
@@ -56,19 +56,17 @@ class Patch:
     hook: str
     """``module:function`` inside :mod:`sglang_patches.hooks`."""
     parameters: tuple[str, ...]
-    """Names of the upstream parameters the hook relies on, in order."""
+    """Names of the upstream parameters that the hook relies on, in order."""
     does: str
     why: str
     breaks: str
-    """What a user would see if the symbol moved and the hook were lost."""
+    """What a user would see without the hook."""
     upstream: tuple[Change, ...]
-    """Changes in SGLang that would, together, make the hook unnecessary."""
+    """Changes in SGLang that, together, would make the hook unnecessary."""
     group: Group = "hive"
-    """``cpu``: applied wherever the CPU platform is active; ``hive``: only under ``hive.launch_server``."""
+    """``cpu``: applied wherever the CPU platform is active. ``hive``: applied only under ``hive.launch_server``."""
     only: str | None = None
-    """The one release of SGLang that needs the hook, of :data:`~sglang_patches.contract.releases.SUPPORTED`; None:
-    all do.
-    """
+    """The only release in :data:`~sglang_patches.contract.releases.SUPPORTED` that needs the hook; None if all do."""
 
 
 _MANAGERS = "sglang.srt.managers."
@@ -83,9 +81,9 @@ PATCHES: tuple[Patch, ...] = (
         "replace",
         "xgrammar_backend:allocate_token_bitmask",
         ("vocab_size", "batch_size"),
-        does="Makes the bitmask of a grammar in ordinary memory.",
+        does="Allocates the grammar bitmask in pageable memory.",
         why="Pinned memory needs an NVIDIA driver.",
-        breaks="Grammar-constrained requests crash the scheduler on a CPU.",
+        breaks="On a CPU, grammar-constrained requests crash the scheduler.",
         upstream=(PINNING,),
         group="cpu",
     ),
@@ -95,8 +93,8 @@ PATCHES: tuple[Patch, ...] = (
         "xgrammar_backend:apply_vocab_mask",
         ("logits", "vocab_mask"),
         does="Applies the bitmask with xgrammar's CPU kernel.",
-        why="Upstream raises for devices that are not CUDA-like.",
-        breaks="Grammar-constrained requests crash the scheduler on a CPU.",
+        why="Upstream supports only CUDA-like devices.",
+        breaks="On a CPU, grammar-constrained requests crash the scheduler.",
         upstream=(CPU_GRAMMARS,),
         group="cpu",
     ),
@@ -105,9 +103,9 @@ PATCHES: tuple[Patch, ...] = (
         "replace",
         "xgrammar_backend:apply_vocab_mask_of_grammar",
         ("self", "logits", "vocab_mask"),
-        does="The same for the method of that name.",
-        why="Upstream raises for devices that are not CUDA-like.",
-        breaks="Grammar-constrained requests crash the scheduler on a CPU.",
+        does="Does the same for the grammar's own method.",
+        why="Upstream supports only CUDA-like devices.",
+        breaks="On a CPU, grammar-constrained requests crash the scheduler.",
         upstream=(CPU_GRAMMARS,),
         group="cpu",
     ),
@@ -116,9 +114,9 @@ PATCHES: tuple[Patch, ...] = (
         "around",
         "lora_manager:around_init_state",
         ("self",),
-        does="Leaves tensors unpinned that layers with adapters make as the server starts.",
+        does="Keeps LoRA tensors that are created at startup out of pinned memory.",
         why="Pinned memory needs an NVIDIA driver.",
-        breaks="A server with LoRA adapters does not start on a CPU.",
+        breaks="On a CPU, a server with LoRA adapters does not start.",
         upstream=(PINNING,),
         group="cpu",
     ),
@@ -127,9 +125,9 @@ PATCHES: tuple[Patch, ...] = (
         "around",
         "lora_manager:around_prepare_lora_batch",
         ("self", "forward_batch"),
-        does="Leaves tensors unpinned that say which request of a batch has which adapter.",
+        does="Keeps each batch's LoRA index tensors out of pinned memory.",
         why="Pinned memory needs an NVIDIA driver.",
-        breaks="The first request to a server with LoRA adapters kills it on a CPU.",
+        breaks="On a CPU, the first request to a server with LoRA adapters ends the server.",
         upstream=(PINNING,),
         group="cpu",
     ),
@@ -138,9 +136,9 @@ PATCHES: tuple[Patch, ...] = (
         "around",
         "server_args:around_handle_cpu_backends",
         ("self",),
-        does="Puts back the sampler that the flags named.",
+        does="Restores the sampling backend chosen by the flags.",
         why="Upstream overrides --sampling-backend on a CPU.",
-        breaks="Hive's sampler and the Logits Cache do not run on a CPU.",
+        breaks="On a CPU, Hive's sampler and the Logits Cache do not run.",
         upstream=(CPU_SAMPLER,),
         only="0.5.17",
     ),
@@ -149,9 +147,9 @@ PATCHES: tuple[Patch, ...] = (
         "around",
         "server_args:around_cpu_backends_step",
         ("server_args",),
-        does="Declares the sampler that the flags named once more.",
+        does="Declares the sampling backend chosen by the flags again.",
         why="Upstream overrides --sampling-backend on a CPU.",
-        breaks="Hive's sampler and the Logits Cache do not run on a CPU.",
+        breaks="On a CPU, Hive's sampler and the Logits Cache do not run.",
         upstream=(CPU_SAMPLER,),
         only="0.5.23",
     ),
@@ -160,9 +158,9 @@ PATCHES: tuple[Patch, ...] = (
         "around",
         "server_args:around_repr",
         ("self",),
-        does="Hides keys and passwords.",
-        why="SGLang logs its arguments as it starts.",
-        breaks="The log has both API keys.",
+        does="Redacts keys and passwords.",
+        why="SGLang logs its arguments at startup.",
+        breaks="The log contains both API keys.",
         upstream=(SECRETS,),
     ),
     Patch(
@@ -170,9 +168,9 @@ PATCHES: tuple[Patch, ...] = (
         "around",
         "server_args:around_server_args_for_logging",
         ("server_args",),
-        does="Hides keys and passwords.",
-        why="SGLang logs its arguments as it starts.",
-        breaks="The log has both API keys.",
+        does="Redacts keys and passwords.",
+        why="SGLang logs its arguments at startup.",
+        breaks="The log contains both API keys.",
         upstream=(SECRETS,),
         only="0.5.23",
     ),
@@ -181,9 +179,9 @@ PATCHES: tuple[Patch, ...] = (
         "before",
         "http_server:before_setup_and_run_http_server",
         ("server_args", "tokenizer_manager"),
-        does="Adds routes, middleware and an error handler to SGLang's app.",
-        why="The /hive routes, and the door that checks requests.",
-        breaks="/hive/* answers 404, and a bad request can kill the scheduler.",
+        does="Adds routes, the request middleware and an error handler to SGLang's app.",
+        why="Serves the /hive routes and checks requests before SGLang sees them.",
+        breaks="/hive/* returns 404, and a bad request can end the scheduler.",
         upstream=(HTTP_PLUGINS,),
     ),
     Patch(
@@ -192,11 +190,13 @@ PATCHES: tuple[Patch, ...] = (
         "tokenizer_manager:around_generate_request",
         ("self", "obj", "request"),
         does=(
-            "Checks requests of endpoints whose bodies the door leaves alone, writes the tag of the headers into all "
-            "of them, and `meta_info.hive` into answers."
+            "Checks requests from endpoints whose bodies the request middleware does not check, writes the tag "
+            "from the headers into every request, and adds `meta_info.hive` to responses."
         ),
-        why="Headers say who asks, whatever the endpoint, and answers what was done.",
-        breaks="Tags of headers are ignored, bad requests can kill the scheduler, and meta_info.hive is missing.",
+        why="The tag and the checks apply to every endpoint, and clients need to know what was replayed.",
+        breaks=(
+            "Tags in headers are ignored, bad requests can end the scheduler, and meta_info.hive is missing."
+        ),
         upstream=(ANSWERS,),
     ),
     Patch(
@@ -204,9 +204,9 @@ PATCHES: tuple[Patch, ...] = (
         "replace",
         "tokenizer_manager:running_phase_sigquit_handler",
         ("self", "signum", "frame"),
-        does="Ends the server with status 1, and says in one line which process failed.",
-        why="A server that has lost a process says why it ends.",
-        breaks="The launcher is killed by SIGKILL, and the cause is somewhere in the log.",
+        does="Ends the server with status 1 and names the failed process in one line.",
+        why="When a process fails, the server must report the cause.",
+        breaks="The launcher is killed by SIGKILL, and the cause is buried in the log.",
         upstream=(CRASHES,),
     ),
     Patch(
@@ -214,9 +214,12 @@ PATCHES: tuple[Patch, ...] = (
         "before",
         "tokenizer_manager:before_send_one_request",
         ("self", "tokenized_obj"),
-        does="Numbers the samples of a request with `n` > 1 in their tags, from which their seeds are derived.",
-        why="Each sample of a request with n > 1 has a seed of its own.",
-        breaks="n > 1 with a seed gives n equal outputs.",
+        does=(
+            "Numbers the samples of a request with `n` > 1 in their tags. Hive derives their seeds from the "
+            "numbers."
+        ),
+        why="Each sample of a request with n > 1 needs its own seed.",
+        breaks="A request with n > 1 and a seed returns n equal outputs.",
         upstream=(SAMPLES,),
     ),
     Patch(
@@ -225,11 +228,16 @@ PATCHES: tuple[Patch, ...] = (
         "auth:around_decide_request_auth",
         ("method", "path", "authorization_header", "api_key", "admin_api_key", "auth_level"),
         does=(
-            "Lets the admin key open every route, and `GET /hive/ui` through without a key; the page holds nothing of "
-            "the server."
+            "Accepts the admin key on every route, and serves `GET /hive/ui` without a key. The page contains no "
+            "server data."
         ),
-        why="Operators see the statistics of all tenants, and a browser cannot send a key with the address of a page.",
-        breaks="With both keys, nobody sees the statistics of all tenants; with --api-key, /hive/ui cannot be opened.",
+        why=(
+            "Operators need the statistics of all tenants, and a browser cannot send a key when it opens a page."
+        ),
+        breaks=(
+            "With both keys set, no key gives access to the statistics of all tenants. With --api-key, /hive/ui "
+            "cannot be opened."
+        ),
         upstream=(HTTP_PLUGINS,),
     ),
     Patch(
@@ -238,8 +246,8 @@ PATCHES: tuple[Patch, ...] = (
         "serving_completions:after_build_completion_response",
         ("self", "request", "ret", "created"),
         does="Adds `meta_info.hive` to every choice.",
-        why="Upstream drops meta_info on /v1/completions.",
-        breaks="/v1/completions does not say what was done.",
+        why="Upstream drops meta_info from /v1/completions.",
+        breaks="/v1/completions does not report meta_info.hive.",
         upstream=(COMPLETION_META,),
     ),
     Patch(
@@ -247,8 +255,8 @@ PATCHES: tuple[Patch, ...] = (
         "around",
         "serving_chat:around_process_logprobs_tokens",
         ("self", "logprobs", "use_token_index"),
-        does="Has each token take the alternatives at its own place.",
-        why="Upstream gives every token of a streamed chunk the first one's alternatives.",
+        does="Gives each token of a streamed chunk its own top alternatives.",
+        why="Upstream gives every token of a streamed chunk the alternatives of the first.",
         breaks="Streamed chats show wrong top_logprobs for replayed tokens.",
         upstream=(STREAMED_LOGPROBS,),
         only="0.5.17",
@@ -259,11 +267,10 @@ PATCHES: tuple[Patch, ...] = (
         "mem_cache_registry:around_default_radix_cache_factory",
         ("ctx",),
         does=(
-            "Builds Hive's subclass where `RadixCache` or `HiRadixCache` would be built, and lets all "
-            "other kinds be."
+            "Builds Hive's subclass instead of `RadixCache` or `HiRadixCache`, and leaves other caches unchanged."
         ),
-        why="The radix cache knows agents, and evicts as --hive-eviction says.",
-        breaks="KV is evicted by SGLang's LRU, and agents have no residency.",
+        why="The radix cache must know agents and evict as --hive-eviction says.",
+        breaks="SGLang's LRU evicts the KV, and no KV is attributed to agents.",
         upstream=(DEFAULT_CACHE,),
     ),
     Patch(
@@ -271,9 +278,11 @@ PATCHES: tuple[Patch, ...] = (
         "before",
         "schedule_policy:before_add_one_req",
         ("self", "req"),
-        does="Tells a cache with segments how many tokens are promised to requests that were admitted before.",
-        why="What a corrector computes again takes slots that admission does not reckon with.",
-        breaks="With --hive-kv-segments, a pool that is nearly full can end the scheduler.",
+        does=(
+            "Tells a cache with segments how many tokens admission has already promised to other requests."
+        ),
+        why="A corrector needs slots for tokens that it recomputes, and admission does not count them.",
+        breaks="With --hive-kv-segments, a nearly full pool can end the scheduler.",
         upstream=(PLACED_KV,),
         only="0.5.17",
     ),
@@ -282,9 +291,9 @@ PATCHES: tuple[Patch, ...] = (
         "after",
         "schedule_policy:after_calc_priority",
         ("self", "waiting_queue", "running_batch"),
-        does="Sorts the waiting queue once more, by the scores of the agents.",
-        why="The order of the waiting queue by contribution (--hive-schedule contribution).",
-        breaks="--hive-schedule contribution does nothing.",
+        does="Sorts the waiting queue by the agents' scores, after SGLang's own order.",
+        why="Implements --hive-schedule contribution.",
+        breaks="--hive-schedule contribution has no effect.",
         upstream=(QUEUE_ORDER,),
     ),
     Patch(
@@ -292,8 +301,8 @@ PATCHES: tuple[Patch, ...] = (
         "after",
         "scheduler:after_init",
         ("self", "server_args"),
-        does="Checks that the hooks took, and makes Logits Cache, registry and metrics.",
-        why="Hive's state in the scheduler process, and the check that no hook was lost there.",
+        does="Verifies the hooks, then creates the Logits Cache, the agent registry and the metrics.",
+        why="The scheduler process holds Hive's state, and must not start without all hooks.",
         breaks="The scheduler fails at the first request.",
         upstream=(SCHEDULER_START,),
     ),
@@ -302,8 +311,8 @@ PATCHES: tuple[Patch, ...] = (
         "around",
         "scheduler:around_run_event_loop",
         ("self",),
-        does="Says in one line what a scheduler failed of.",
-        why="A server that has lost a process says why it ends.",
+        does="Reports a scheduler's failure in one line.",
+        why="When a process fails, the server must report the cause.",
         breaks="The cause is the last line of a traceback somewhere in the log.",
         upstream=(CRASHES,),
     ),
@@ -312,9 +321,12 @@ PATCHES: tuple[Patch, ...] = (
         "around",
         "scheduler:around_add_request_to_queue",
         ("self", "req", "is_retracted"),
-        does="Notes who asks, and replays known tokens; what ends by that is answered at once.",
-        why="Replay: the request is validated and clamped, but not queued yet.",
-        breaks="The Logits Cache never serves a token, and agents have no counts.",
+        does=(
+            "Records the request's agent and session, and replays known tokens. A request that finishes in replay"
+            " is answered without being queued."
+        ),
+        why="At this point the request is validated and its limits are set, but it is not queued yet.",
+        breaks="The Logits Cache never serves a token, and agents have no counters.",
         upstream=(ADMISSION, ENDS),
     ),
     Patch(
@@ -323,11 +335,11 @@ PATCHES: tuple[Patch, ...] = (
         "scheduler:around_process_batch_result",
         ("self", "batch", "result"),
         does=(
-            "Records the row behind each new token, reports probabilities of distinct samples, and sees "
-            "off what has finished."
+            "Records the logits row behind each new token, reports the probabilities of distinct samples, and "
+            "releases finished requests."
         ),
-        why="Recording: rows are matched to requests as their outputs grow.",
-        breaks="The Logits Cache stays empty, and agents have no counts.",
+        why="Only here can rows be matched to requests as their outputs grow.",
+        breaks="The Logits Cache stays empty, and agents have no counters.",
         upstream=(RESULTS, ENDS),
     ),
     Patch(
@@ -335,9 +347,12 @@ PATCHES: tuple[Patch, ...] = (
         "around",
         "scheduler:around_get_next_batch_to_run",
         ("self", "running_batch", "last_batch"),
-        does="Gives each replay in progress a slice, and sees off requests that the engine gives up.",
-        why="A long replay is cut into slices, one for each loop; others wait for a row, or for an earlier sample.",
-        breaks="Requests with more than a slice to replay are never answered.",
+        does="Runs a slice of each replay in progress, and releases requests that the engine drops.",
+        why=(
+            "A long replay is cut into slices, one per scheduler loop. Other replays wait for a row or for an "
+            "earlier sample."
+        ),
+        breaks="Requests that need more than one slice of replay are never answered.",
         upstream=(LOOP, ENDS),
     ),
     Patch(
@@ -345,8 +360,8 @@ PATCHES: tuple[Patch, ...] = (
         "after",
         "scheduler:after_is_fully_idle",
         ("self", "for_health_check"),
-        does="Says that a scheduler with requests in replay is not idle.",
-        why="A request that replays is as unfinished as one in the queue.",
+        does="Reports a scheduler with requests in replay as busy.",
+        why="SGLang does not count requests in replay.",
         breaks="A long replay pauses for a second between slices.",
         upstream=(HELD,),
     ),
@@ -355,9 +370,9 @@ PATCHES: tuple[Patch, ...] = (
         "around",
         "scheduler:around_on_idle",
         ("self",),
-        does="Replays next samples of known states before anyone asks for them.",
-        why="An idle scheduler replays next samples ahead before it goes to sleep.",
-        breaks="Nothing is ever replayed ahead.",
+        does="Prefetches: replays next samples of known states before they are requested.",
+        why="An idle scheduler has time to prefetch before it sleeps.",
+        breaks="Nothing is prefetched.",
         upstream=(LOOP,),
     ),
     Patch(
@@ -365,8 +380,8 @@ PATCHES: tuple[Patch, ...] = (
         "before",
         "scheduler:before_run_batch",
         ("self", "batch"),
-        does="Counts the batch, and puts what distinct samples may still draw into its sampling info.",
-        why="The sampler learns what distinct samples have left, and `/hive/stats` how full batches are.",
+        does="Counts the batch, and adds the constraints of distinct samples to its sampling info.",
+        why="The sampler needs the constraints, and `/hive/stats` reports how full batches are.",
         breaks="Distinct samples can repeat.",
         upstream=(BEFORE_FORWARD, SAMPLER_DATA),
     ),
@@ -376,14 +391,14 @@ PATCHES: tuple[Patch, ...] = (
         "model_runner:around_forward",
         ("self", "forward_batch"),
         does=(
-            "Computes extends of few tokens as rows of a decode step (`--hive-decode-rows`). With "
-            "`--hive-kv-segments`: copies KV to where it is placed, computes virtual rows, and moves the positions of "
-            "what follows the messages of a choreography."
+            "Runs short extends as decode rows (`--hive-decode-rows`). With `--hive-kv-segments`, it also copies "
+            "placed KV, computes virtual rows, and shifts the positions of tokens behind a choreography's "
+            "messages."
         ),
-        why="A decode step is one CUDA graph. Stored KV is placed behind any context, and corrected there.",
+        why="A decode step is one CUDA graph. Stored KV can be placed and corrected behind any context.",
         breaks=(
-            "Short extends take several times as long. Placed segments hold KV of other requests, and choreographies "
-            "are answered with nonsense."
+            "Short extends take several times as long. Placed segments hold the KV of other requests, and "
+            "choreographies return nonsense."
         ),
         upstream=(PLACED_KV,),
         only="0.5.17",
@@ -393,10 +408,8 @@ PATCHES: tuple[Patch, ...] = (
         "after",
         "scheduler:after_is_disable_overlap_for_batch",
         ("self", "batch", "last_batch"),
-        does="Has the last batch's result processed first where such a sample is in it.",
-        why=(
-            "A distinct sample that follows an earlier one must know its last token before it draws the next."
-        ),
+        does="Disables overlap when the last batch has a distinct sample that follows an earlier one.",
+        why="Such a sample must know its last token before it draws the next one.",
         breaks="Distinct samples can repeat under overlap scheduling.",
         upstream=(BEFORE_FORWARD,),
     ),
@@ -405,9 +418,9 @@ PATCHES: tuple[Patch, ...] = (
         "around",
         "scheduler:around_abort_request",
         ("self", "recv_req"),
-        does="Aborts requests in replay, too, and sees off those dropped from the queue.",
-        why="Requests that replay are in no queue of the engine.",
-        breaks="They cannot be aborted, and an aborted distinct sample blocks its state.",
+        does="Also aborts requests in replay, and releases requests that left the queue.",
+        why="Requests in replay are in no queue of the engine.",
+        breaks="Requests in replay cannot be aborted, and an aborted distinct sample blocks its state.",
         upstream=(HELD, ENDS),
     ),
     Patch(
@@ -415,8 +428,8 @@ PATCHES: tuple[Patch, ...] = (
         "around",
         "scheduler:around_abort_on_waiting_timeout",
         ("self",),
-        does="Sees off requests that were dropped from the queue.",
-        why="A request that waited too long leaves the books.",
+        does="Releases requests that timed out in the queue.",
+        why="A request that timed out must leave Hive's accounting.",
         breaks="A distinct sample that timed out in the queue blocks its state.",
         upstream=(ENDS,),
         only="0.5.17",
@@ -427,14 +440,16 @@ PATCHES: tuple[Patch, ...] = (
         "scheduler:around_get_new_batch_prefill",
         ("self", "running_batch"),
         does=(
-            "Moves replayed requests with resident KV from the queue into the decode batch, and the decode batch into "
-            "a prefill of few tokens."
+            "Moves replayed requests with resident KV from the queue into the decode batch, and merges the decode"
+            " batch with a prefill of few tokens."
         ),
         why=(
-            "A replayed request whose KV is resident joins the decode batch without a prefill, and a prefill of few "
-            "tokens holds up nobody."
+            "A replayed request with resident KV needs no prefill, and a prefill of few tokens need not stall the"
+            " decode batch."
         ),
-        breaks="Every replayed request pays a prefill pass, and every prefill stops the requests that are decoded.",
+        breaks=(
+            "Every replayed request costs a prefill pass, and every prefill stalls the requests that decode."
+        ),
         upstream=(JOIN,),
     ),
     Patch(
@@ -442,8 +457,8 @@ PATCHES: tuple[Patch, ...] = (
         "after",
         "scheduler:after_flush_cache",
         ("self",),
-        does="Empties the Logits Cache after a flush that succeeded.",
-        why="A flush empties the Logits Cache, too.",
+        does="Flushes the Logits Cache after a successful flush.",
+        why="A flush must empty the Logits Cache, too.",
         breaks="/flush_cache leaves the Logits Cache warm.",
         upstream=(FLUSHES,),
     ),
@@ -462,8 +477,8 @@ PATCHES: tuple[Patch, ...] = (
         "around",
         "scheduler:around_handle_dumper_control",
         ("self", "recv_req"),
-        does="Answers messages whose name begins with `hive:`, and passes all others on.",
-        why="The one typed IPC message that carries JSON both ways carries Hive's control plane.",
+        does="Handles messages whose names begin with `hive:`, and passes on all others.",
+        why="This is SGLang's only typed IPC message that carries JSON in both directions.",
         breaks="/hive/* fails.",
         upstream=(CONTROL,),
     ),
@@ -473,8 +488,8 @@ PATCHES: tuple[Patch, ...] = (
             "after",
             "scheduler:after_update_weights",
             ("self", "recv_req"),
-            does="Empties the Logits Cache.",
-            why="New weights make every kept distribution wrong.",
+            does="Flushes the Logits Cache.",
+            why="New weights invalidate every recorded distribution.",
             breaks="Replay serves tokens of the old weights.",
             upstream=(FLUSHES,),
         )
@@ -485,8 +500,8 @@ PATCHES: tuple[Patch, ...] = (
         "before",
         "managers_utils:before_copy_to_cpu",
         ("self",),
-        does="Starts the copy of the recorded rows on the stream of the drawn tokens.",
-        why="On a GPU recorded rows travel with the drawn tokens, and nothing waits for them.",
+        does="Starts the copy of the recorded rows on the stream that copies the drawn tokens.",
+        why="On a GPU, the rows reach the host together with the tokens, without an extra wait.",
         breaks="Recording stalls the overlap scheduler.",
         upstream=(SAMPLER_DATA,),
     ),
@@ -495,8 +510,8 @@ PATCHES: tuple[Patch, ...] = (
         "after",
         "schedule_batch:after_prepare_for_extend",
         ("self",),
-        does="Bounds `cached_tokens` of replayed requests by the length of their prompt.",
-        why="A replayed request's cached tokens stay within its prompt.",
+        does="Limits `cached_tokens` of replayed requests to the prompt's length.",
+        why="Upstream also counts replayed output tokens as cached.",
         breaks="cached_tokens can exceed prompt_tokens.",
         upstream=(CACHED_TOKENS,),
     ),
@@ -505,9 +520,11 @@ PATCHES: tuple[Patch, ...] = (
         "replace",
         "schedule_batch:cumulate_penalty_output_tokens",
         ("self",),
-        does="Shows penalties the token at a fixed place of each request, not the last one known.",
-        why="Which tokens penalties count depends on what else ran in between.",
-        breaks="Under penalties, outputs depend on other requests.",
+        does=(
+            "Gives penalties the token at a fixed position of each request, instead of the last known token."
+        ),
+        why="Upstream's penalties depend on which batches ran in between.",
+        breaks="With penalties, outputs depend on other requests.",
         upstream=(PENALTIES,),
     ),
     Patch(
@@ -516,11 +533,13 @@ PATCHES: tuple[Patch, ...] = (
         "sampling_batch_info:after_from_schedule_batch",
         ("cls", "batch"),
         does=(
-            "Fills the seeds, shows penalties what was generated before, and tells the sampler which "
-            "steps it needs."
+            "Fills the seeds, adds earlier output tokens to the penalties, and tells the sampler which "
+            "truncations it needs."
         ),
-        why="Every request has a seed, and penalties know what was generated before the batch.",
-        breaks="The sampler has no seeds and every request fails.",
+        why=(
+            "Every request needs a seed, and penalties must count tokens that were generated before this batch."
+        ),
+        breaks="The sampler has no seeds, and every request fails.",
         upstream=(SEEDS, PENALTIES),
     ),
     Patch(
@@ -528,8 +547,8 @@ PATCHES: tuple[Patch, ...] = (
         "after",
         "sampling_batch_info:after_copy_for_forward",
         ("self",),
-        does="Hands what distinct samples may still draw on to the copy, once.",
-        why="What distinct samples may still draw reaches the sampler.",
+        does="Moves the constraints of distinct samples to the copy; they apply to one step.",
+        why="The constraints must reach the sampler.",
         breaks="Distinct samples can repeat under overlap scheduling.",
         upstream=(SAMPLER_DATA,),
     ),
@@ -537,5 +556,5 @@ PATCHES: tuple[Patch, ...] = (
 
 
 def patches_of(release: str) -> tuple[Patch, ...]:
-    """The hooks that a release of SGLang needs."""
+    """Return the hooks that a release of SGLang needs."""
     return tuple(patch for patch in PATCHES if patch.only in (None, release))

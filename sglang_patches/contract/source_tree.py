@@ -1,7 +1,6 @@
-"""Symbols and parameters in the source of a Python package that is not imported, and need not be installed.
+"""Find symbols and parameters in the source of a Python package without importing or installing it.
 
-For the contract with releases of SGLang whose dependencies are not there:
-:mod:`sglang_patches.contract.check_upstream`.
+:mod:`sglang_patches.contract.check_upstream` uses this for releases of SGLang whose dependencies are not installed.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ from functools import cache
 from pathlib import Path
 
 _GENERATED_REPR = ast.parse("def __repr__(self): ...").body[0]
-"""What ``@dataclass`` adds to a class that has none."""
+"""The method that ``@dataclass`` adds to a class without one."""
 
 
 @dataclass(frozen=True)
 class Definition:
-    """Where a name is defined."""
+    """The definition of a name."""
 
     module: str
-    """Dotted path."""
+    """Dotted path of the module."""
     node: ast.AST
     """A function, a class, or the statement that assigns or imports the name."""
 
     @property
     def parameters(self) -> tuple[str, ...] | None:
-        """The names of a function's parameters, in order; None for anything else."""
+        """Names of a function's parameters, in order; None if the definition is not a function."""
         if not isinstance(self.node, ast.FunctionDef | ast.AsyncFunctionDef):
             return None
         arguments = self.node.args
@@ -37,16 +36,16 @@ class Definition:
 
 
 class SourceTree:
-    """The packages in a folder, as files."""
+    """Source files of the packages in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._names = cache(self._names_uncached)
 
     def find(self, path: str, seen: frozenset[str] = frozenset()) -> Definition | None:
-        """The definition behind a dotted path, through imports and base classes; None where there is none.
+        """Return the definition of a dotted path, following imports and base classes; None if not found.
 
-        ``seen`` are the paths that led here: modules import from each other.
+        ``seen`` holds the paths already visited, since modules may import each other.
         """
         if path in seen:
             return None
@@ -122,7 +121,7 @@ class SourceTree:
 
 
 def _names_of(body: Iterable[ast.stmt]) -> dict[str, list[ast.AST]]:
-    """What the statements of a module or a class define; some names in several places, one for each platform."""
+    """Return the names that the statements of a module or class define; a name may have one definition per platform."""
     names: dict[str, list[ast.AST]] = {}
     for statement in body:
         for name, node in _defined(statement):

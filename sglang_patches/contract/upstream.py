@@ -1,7 +1,7 @@
-"""What SGLang would have to offer so that Hive need not hook it, and what Hive relies on beside its hooks.
+"""Changes in SGLang that would make hooks unnecessary, and what Hive relies on besides its hooks.
 
-:mod:`sglang_patches.contract.describe` makes the tables of ``docs/upstream.md`` of this and of the table of hooks, and
-``tests/sglang_patches/test_contract.py`` finds every symbol named here in the installed SGLang.
+:mod:`sglang_patches.contract.describe` writes both to ``docs/upstream.md``, together with the table of hooks.
+``tests/sglang_patches/test_contract.py`` looks up every symbol named here in the installed SGLang.
 """
 
 from __future__ import annotations
@@ -19,138 +19,143 @@ class Change:
 
 
 PINNING = Change(
-    "pin where it can be done",
-    "Host memory is pinned only where `is_pin_memory_available()` says so, in `lora/` and in "
-    "`constrained/xgrammar_backend.py` as it is elsewhere.",
+    "pinned memory only where available",
+    "`lora/` and `constrained/xgrammar_backend.py` pin host memory only if `is_pin_memory_available()` is "
+    "true, as other code does.",
 )
 CPU_GRAMMARS = Change(
     "grammars on a CPU",
-    "`apply_vocab_mask` calls `xgrammar.apply_token_bitmask_inplace`, which has a CPU kernel, for logits on a CPU.",
+    "For logits on a CPU, `apply_vocab_mask` calls `xgrammar.apply_token_bitmask_inplace`, which has a CPU "
+    "kernel.",
 )
 CPU_SAMPLER = Change(
-    "the sampler that was asked for",
-    "`_handle_cpu_backends` sets `sampling_backend` only where no flag did, as it does with `attention_backend`.",
+    "keep the chosen sampler",
+    "`_handle_cpu_backends` sets `sampling_backend` only if no flag did, as it does with `attention_backend`.",
 )
 SECRETS = Change(
-    "secrets stay secret",
-    "`ServerArgs` shows no keys and passwords in its `repr`, and `/server_info` none.",
+    "redacted secrets",
+    "The `repr` of `ServerArgs` and `/server_info` contain no keys or passwords.",
 )
 HTTP_PLUGINS = Change(
     "HTTP for plugins",
-    "Plugins are given the app before it serves, in every HTTP worker, to add routes and middleware.",
+    "Before it serves, every HTTP worker passes its app to plugins, which add routes and middleware.",
 )
 ANSWERS = Change(
-    "requests and answers",
-    "Plugins see every request before it is tokenised, and may refuse it, and its `meta_info` before it is answered, "
-    "whatever the endpoint.",
+    "requests and responses",
+    "On every endpoint, plugins see each request before it is tokenized and may reject it, and see its "
+    "`meta_info` before the response is sent.",
 )
 SAMPLES = Change(
     "numbered samples",
-    "With `n` > 1, each request to the scheduler carries the number of its sample and a seed derived from it.",
+    "With `n` > 1, each request to the scheduler carries its sample number and a seed derived from it.",
 )
 COMPLETION_META = Change(
     "`meta_info` of completions",
-    "`/v1/completions` returns `meta_info` where `return_meta_info` asks for it, as chat completions do.",
+    "`/v1/completions` returns `meta_info` if `return_meta_info` is set, as chat completions do.",
 )
 STREAMED_LOGPROBS = Change(
-    "chunks of several tokens",
-    "`_process_streaming_logprobs` passes `use_token_index=True`: each token of a chunk has alternatives of its own.",
+    "logprobs of multi-token chunks",
+    "`_process_streaming_logprobs` passes `use_token_index=True`, so that each token of a chunk has its own "
+    "alternatives.",
 )
 DEFAULT_CACHE = Change(
-    "a default cache by plugins",
-    "A plugin may say which radix cache is built by default. `register_radix_cache_backend` gives caches names, but "
-    "one that is chosen by its name has to build the other kinds, too, and the operator can choose no other.",
+    "default cache from plugins",
+    "A plugin chooses the default radix cache. `register_radix_cache_backend` only names a cache: it must "
+    "then build every other kind of cache, too, and the operator cannot choose another one.",
 )
 CRASHES = Change(
-    "the cause of an end",
-    "A server that loses a process ends with a status of its own, and a last line that names process and error.",
+    "cause of a crash",
+    "A server that loses a process exits with a distinct status, and its last line names the process and the "
+    "error.",
 )
 QUEUE_ORDER = Change(
-    "order of the queue",
+    "queue order",
     "Plugins register a sort key for the waiting queue, as a value of `--schedule-policy`.",
 )
 SCHEDULER_START = Change(
-    "a scheduler that starts",
-    "A callback when a scheduler is ready; an error there ends the start.",
+    "scheduler start",
+    "A callback runs when a scheduler is ready. An error in it stops the start.",
 )
 ADMISSION = Change(
-    "before admission",
-    "A callback before a validated request is queued, which may append output tokens, finish it or hold it back.",
+    "before queueing",
+    "A callback before a validated request is queued. It may append output tokens, finish the request or hold"
+    " it back.",
 )
 HELD = Change(
-    "requests held back",
-    "A queue for requests that a plugin holds back, which idle checks, aborts and timeouts know.",
+    "held requests",
+    "A queue for requests that a plugin holds back. Idle checks, aborts and timeouts include it.",
 )
 ENDS = Change(
-    "every end of a request",
-    "One callback for every end: finished, refused, dropped from the queue, aborted, timed out, given up.",
+    "end of every request",
+    "One callback for every way a request ends: finished, rejected, dropped from the queue, aborted, timed "
+    "out or given up.",
 )
 LOOP = Change(
-    "each loop",
-    "A callback in each loop of the scheduler, idle or not, which says whether it wants another one soon.",
+    "scheduler loop",
+    "A callback in each scheduler loop, idle or not. It returns whether it needs another loop soon.",
 )
 RESULTS = Change(
-    "results of a batch",
-    "Callbacks before and after the tokens of a batch are appended, with the requests that got one.",
+    "batch results",
+    "Callbacks before and after the tokens of a batch are appended, with the requests that received one.",
 )
 BEFORE_FORWARD = Change(
     "before a forward pass",
-    "A callback with a batch before its forward pass, which may ask to have the last batch's result first.",
+    "A callback with the batch before its forward pass. It may request the result of the last batch first.",
 )
 PLACED_KV = Change(
-    "KV that is placed",
-    "A callback with each batch on the stream of its forward pass, which may copy KV, change positions, and have rows "
-    "computed whose KV has slots already.",
+    "placed KV",
+    "A callback with each batch on the stream of its forward pass. It may copy KV, change positions, and "
+    "compute rows whose KV already has slots.",
 )
 JOIN = Change(
     "joining the decode batch",
-    "A public way into the decode batch for a request whose KV is all resident; disaggregation has one.",
+    "A public way to add a request to the decode batch if all its KV is resident. Disaggregation has one.",
 )
 FLUSHES = Change(
-    "flushes and weights",
-    "A callback after every flush and after every change of the weights.",
+    "flushes and weight updates",
+    "A callback after every flush and every weight update.",
 )
 CONTROL = Change(
     "control messages",
-    "A typed message for plugins that carries JSON to every scheduler and back, and a place for their counters in "
-    "`internal_states`.",
+    "A typed message for plugins that carries JSON to every scheduler and back, and a field for their "
+    "counters in `internal_states`.",
 )
 SAMPLER_DATA = Change(
-    "data of samplers",
-    "Fields for custom samplers on `SamplingBatchInfo` and `LogitsProcessorOutput`, which reach the forward pass and "
-    "travel to the host with the drawn tokens.",
+    "sampler data",
+    "Fields for custom samplers on `SamplingBatchInfo` and `LogitsProcessorOutput`. They reach the forward "
+    "pass, and are copied to the host with the drawn tokens.",
 )
 CACHED_TOKENS = Change(
     "cached tokens of the prompt",
-    "`cached_tokens` leaves out tokens that a request brings along as output.",
+    "`cached_tokens` excludes output tokens that a request already has when it is queued.",
 )
 PENALTIES = Change(
     "penalties by position",
-    "What penalties have counted depends on a request's own tokens alone, also after it was retracted.",
+    "Penalties depend only on a request's own tokens, also after it was retracted.",
 )
 SEEDS = Change(
     "seeds for every sampler",
-    "`sampling_seed` is filled whether or not the server runs with `--enable-deterministic-inference`.",
+    "`sampling_seed` is filled with and without `--enable-deterministic-inference`.",
 )
 
 
 @dataclass(frozen=True)
 class Seam:
-    """Something of SGLang's, beside the hooked functions, that Hive relies on."""
+    """A part of SGLang that Hive relies on, besides the hooked functions."""
 
     name: str
     where: str
-    """The module of Hive's."""
+    """Hive's module that uses it."""
     symbols: tuple[str, ...]
     """Dotted paths under ``sglang``."""
     does: str
     upstream: str
-    """What would make it a matter of course, or unnecessary."""
+    """The change in SGLang that would make it a public API, or unnecessary."""
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Further symbols, by the one release of SGLang that Hive uses them in."""
+    """Further symbols, by the only release of SGLang in which Hive uses them."""
 
     def symbols_of(self, release: str) -> tuple[str, ...]:
-        """The symbols in a release of SGLang."""
+        """Return the symbols that Hive uses in a release of SGLang."""
         return (*self.symbols, *self.only.get(release, ()))
 
 
@@ -166,10 +171,10 @@ SEAMS: tuple[Seam, ...] = (
         "plugin entry point",
         "sglang_patches.plugin",
         ("srt.plugins.load_plugins", "srt.plugins.hook_registry.HookRegistry._patched"),
-        "`sglang.srt.plugins` calls `activate` in the launching process and in every scheduler; it registers the hooks "
-        "and the sampler.",
-        "A plugin that fails, or a hook that does not apply, ends the start. SGLang only logs both; so Hive looks "
-        "into the registry's private `_patched`.",
+        "SGLang calls `activate` in the launching process and in every scheduler. It registers the hooks and "
+        "the sampler.",
+        "A plugin that fails, or a hook that does not apply, stops the start. SGLang only logs both, so Hive "
+        "reads the registry's private `_patched`.",
     ),
     Seam(
         "CPU platform",
@@ -179,9 +184,9 @@ SEAMS: tuple[Seam, ...] = (
             "srt.platforms.device_mixin.PlatformEnum.OOT",
             "srt.platforms.interface.SRTPlatform",
         ),
-        "`sglang.srt.platforms` activates a platform that takes the pure-torch path through the layers, with "
-        "`torch_native` attention: SGLang serves without a GPU and without `sgl_kernel`.",
-        "SGLang falls back to such a platform where there is neither.",
+        "Registers a platform that uses the pure-torch code path of the layers with `torch_native` attention."
+        " SGLang then serves without a GPU and without `sgl_kernel`.",
+        "SGLang falls back to such a platform on a machine without both.",
     ),
     Seam(
         "sampler backend",
@@ -191,8 +196,8 @@ SEAMS: tuple[Seam, ...] = (
             _SAMPLER + "_preprocess_logits",
             _SAMPLER + "_sync_token_ids_across_tp",
         ),
-        "`--sampling-backend hive` draws with a seed of each request's own, whatever else is in the batch, and "
-        "leaves the rows for the Logits Cache.",
+        "`--sampling-backend hive` draws with a separate seed for each request, independent of the rest of "
+        "the batch, and keeps the rows for the Logits Cache.",
         "The registration is a public API. The steps around a draw, which every sampler needs, are private.",
         {
             "0.5.17": (
@@ -221,10 +226,10 @@ SEAMS: tuple[Seam, ...] = (
                 "_inc_hit_count",
             )
         ),
-        "Subclasses of both caches note who computed and used each node, and evict by a policy of "
-        "`hive.server.eviction`.",
-        "Callbacks of the tree (a node is stored, split, used, evicted), and an eviction strategy that is told how "
-        "many tokens are wanted and chooses among the leaves.",
+        "Subclasses of both caches record which requests computed and used each node, and evict by a policy "
+        "of `hive.server.eviction`.",
+        "Tree callbacks (node stored, split, used, evicted), and an eviction strategy that is told how many "
+        "tokens are needed and chooses among the leaves.",
         {
             "0.5.17": (
                 *(
@@ -250,18 +255,19 @@ SEAMS: tuple[Seam, ...] = (
         },
     ),
     Seam(
-        "routes and the door",
-        "sglang_patches.http.request_door",
+        "routes and request middleware",
+        "sglang_patches.http.request_middleware",
         ("srt.entrypoints.http_server.app",),
-        "The `/hive` routes, the innermost middleware and an exception handler are put into SGLang's app.",
-        f"The change *{HTTP_PLUGINS.name}*, and checks of SGLang's own: one bad request should not end a server.",
+        "SGLang's app gets the `/hive` routes, the innermost middleware and an exception handler.",
+        f"The change *{HTTP_PLUGINS.name}*, and checks in SGLang itself: one bad request must not end a server.",
     ),
     Seam(
-        "the tag, and what was done",
+        "request tag and results",
         "sglang_patches.requests.request_state",
         ("srt.sampling.sampling_params.SamplingParams", "srt.managers.schedule_batch.Req"),
-        "`custom_params.hive` takes a request's tag to the scheduler; `Req.customized_info` brings back what was done.",
-        "Both do what is needed, and are not documented.",
+        "`custom_params.hive` carries a request's tag to the scheduler. `Req.customized_info` carries Hive's "
+        "results back.",
+        "Both work, but are not documented.",
     ),
     Seam(
         "control plane",
@@ -271,7 +277,8 @@ SEAMS: tuple[Seam, ...] = (
             "srt.managers.io_struct.DumperControlReqOutput",
             "srt.managers.tokenizer_manager.TokenizerManager.dumper_control",
         ),
-        "Routes ask the schedulers by messages that SGLang has for its dumper, with names that begin with `hive:`.",
+        "Routes send control messages to the schedulers, as messages of SGLang's dumper whose names begin "
+        "with `hive:`.",
         f"The change *{CONTROL.name}*.",
     ),
     Seam(
@@ -285,8 +292,9 @@ SEAMS: tuple[Seam, ...] = (
             "srt.managers.schedule_batch.ReqKvInfo",
             _SCHEDULER + "get_num_allocatable_reqs",
         ),
-        "A replayed request with resident KV enters the way requests enter a decode server of a disaggregated pair; a "
-        "prefill of few tokens takes in the running batch as under `--enable-mixed-chunk`.",
+        "A replayed request with resident KV enters the decode batch as a request enters a decode server "
+        "under disaggregation. A prefill of few tokens is merged with the running batch as under "
+        "`--enable-mixed-chunk`.",
         f"The change *{JOIN.name}*.",
         {
             "0.5.17": (
@@ -302,9 +310,9 @@ SEAMS: tuple[Seam, ...] = (
         "placed KV",
         "sglang_patches.cache.segmented_cache",
         (),
-        "Segments are matched and placed as prefixes on the host are: `match_prefix` says how much there is, and "
-        "`init_load_back` gets it once a request is admitted. Virtual rows are rows of an extend batch that name slots "
-        "which exist already; RoPE is read off the modules beside each attention layer.",
+        "Segments are matched and placed like prefixes in host memory: `match_prefix` reports their length, "
+        "and `init_load_back` loads them once a request is admitted. Virtual rows are rows of an extend batch"
+        " whose slots already exist. RoPE parameters are read from the modules next to each attention layer.",
         f"The change *{PLACED_KV.name}*.",
         {
             "0.5.17": (
@@ -325,8 +333,8 @@ SEAMS: tuple[Seam, ...] = (
         "rendered prompts",
         "sglang_patches.http.chat_template",
         (_CHAT + "_convert_to_internal_request",),
-        "`POST /hive/render` asks the chat endpoint for the prompt that it would send to the engine.",
-        "A route, or a method, that returns the rendered text with its tokens.",
+        "`POST /hive/render` gets the prompt that the chat endpoint would send to the engine.",
+        "A route or a method that returns the rendered text with its tokens.",
     ),
     Seam(
         "samples of one prompt",
@@ -345,9 +353,11 @@ SEAMS: tuple[Seam, ...] = (
                 "TokenizerManager.abort_request",
             )
         ),
-        "`POST /hive/generate` tokenises a prompt once, sends all samples to the scheduler in one message and reads "
-        "each one's answers off its state, where the engine's own batches tokenise, send and wait one by one.",
-        "`generate_request` takes one prompt with a list of seeds and parameters, and yields each answer as it ends.",
+        "`POST /hive/generate` tokenizes a prompt once, sends all samples to the scheduler in one message, "
+        "and streams each sample as it finishes. The engine's own batches tokenize, send and wait for each "
+        "sample separately.",
+        "`generate_request` takes one prompt with a list of seeds and parameters, and yields each output as "
+        "it finishes.",
     ),
     Seam(
         "launcher",
@@ -358,7 +368,8 @@ SEAMS: tuple[Seam, ...] = (
             "srt.server_args.ServerArgs.add_cli_args",
             "srt.utils.kill_process_tree",
         ),
-        "Takes `--hive-*` flags beside SGLang's and hands them to the schedulers in an environment variable.",
-        "Plugins may add flags, and find them in `ServerArgs`.",
+        "Accepts `--hive-*` flags in addition to SGLang's, and passes them to the schedulers in an "
+        "environment variable.",
+        "Plugins may add flags and read them from `ServerArgs`.",
     ),
 )

@@ -1,1 +1,1 @@
-"""What happens within a forward pass: decode rows, placed KV, sampling."""
+"""Code that runs in a forward pass: decode rows, placed KV, sampling."""

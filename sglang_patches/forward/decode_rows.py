@@ -1,9 +1,9 @@
-"""An extend batch of few tokens as a decode batch: each token is a row of its own.
+"""Runs an extend batch of few tokens as a decode batch in which each token is a row.
 
-A layer writes the KV of all rows before any of them attends, and a row attends to as many slots of its request as its
-sequence is long.  So rows of one request, each a token longer than the one before, compute what an extend of these
-tokens would.  What is won: a decode step is one CUDA graph, while an extend launches the attention of every layer by
-itself, which takes the CPU longer than the GPU has to do for a few tokens.
+A layer writes the KV of all rows before any row attends, and a row attends to as many slots of its request as its
+sequence is long.  Rows of one request, each one token longer than the one before, therefore compute what an extend of
+these tokens would.  The benefit: a decode step is one CUDA graph, while an extend launches the attention of every
+layer separately, which takes the CPU longer than the GPU needs for a few tokens.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from sglang.srt.model_executor.model_runner import ModelRunner
 
 Mode = Literal["auto", "on", "off"]
-"""What ``--hive-decode-rows`` says."""
+"""Values of ``--hive-decode-rows``."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeRows:
-    """Which batches go through the model in this way, and the way itself."""
+    """Decides which batches run as decode rows, and runs them."""
 
-    most_rows: int
-    """In one batch; 0: none goes."""
-    most_read: int
-    """Tokens whose KV the rows of one batch read, each by itself."""
+    max_rows: int
+    """Maximum rows in one batch; 0 disables decode rows."""
+    max_read_tokens: int
+    """Maximum number of tokens whose KV the rows of one batch read, counted per row."""
     prepare_adapters: Callable[[ForwardBatch], None] | None = None
-    """Tells the LoRA layers which row has which adapter; None on a server without adapters."""
+    """Sets the adapter of each row in the LoRA layers; None on a server without adapters."""
 
     @classmethod
     def of(cls, runner: ModelRunner, mode: Mode) -> DecodeRows:
-        """What a model runner allows; under ``auto`` nothing where it has no graphs for decode steps.
+        """Return the limits of a model runner; under ``auto``, decode rows are disabled without decode graphs.
 
-        Nothing goes where the kernels that compute a request may not depend on who else is in its batch, where there
-        are graphs for some batch sizes only, and where a step is more than a pass over one pool of keys and values.
+        Decode rows are also disabled if the kernels used for a request must not depend on the rest of its batch, if
+        graphs exist only for some batch sizes, and if a step is more than one pass over one pool of keys and values.
         """
         from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
         from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
@@ -62,46 +62,47 @@ class DecodeRows:
         ):
             return cls(0, 0)
         kv = sum(layer[0].nbytes for layer in (*pool.k_buffer, *pool.v_buffer))
-        # A step of a dense model reads all weights whatever its rows are. Rows of one request share a context, and each
-        # reads it by itself, where an extend reads it once: no more of that than doubles what is read.
+        # A decode step of a dense model reads all weights, whatever its rows are. Rows of one request share a context
+        # but each reads it separately, where an extend reads it once. The limit lets these reads at most double the
+        # step's.
         return cls(
-            # Without graphs, what the buffers of a decode step hold.
+            # Without graphs, the size of a decode step's buffers.
             graphs.max_bs if has_graphs else runner.max_running_requests,
             sum(part.nbytes for part in runner.model.parameters()) // kv,
             manager and manager.prepare_lora_batch,
         )
 
-    def have_room(self, prefixes: Sequence[int], lengths: Sequence[int]) -> bool:
-        """Whether extends by ``lengths`` tokens behind ``prefixes`` are few enough rows, which read little enough."""
+    def lengths_fit(self, prefixes: Sequence[int], lengths: Sequence[int]) -> bool:
+        """Whether extends by ``lengths`` tokens after ``prefixes`` stay within both limits."""
         read = sum(
             length * prefix + length * (length + 1) // 2
             for prefix, length in zip(prefixes, lengths, strict=True)
         )
-        return sum(lengths) <= self.most_rows and read <= self.most_read
+        return sum(lengths) <= self.max_rows and read <= self.max_read_tokens
 
-    def fit(self, batch: ForwardBatch) -> bool:
-        """Whether an extend batch is small enough, and has nothing that a graph was not captured for."""
+    def fits(self, batch: ForwardBatch) -> bool:
+        """Whether an extend batch is small enough, and needs nothing that graphs were not captured for."""
         from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardMode
 
         return (
-            self.most_rows > 0
+            self.max_rows > 0
             and batch.forward_mode in (ForwardMode.EXTEND, ForwardMode.MIXED)
             and not batch.return_logprob
             and batch.capture_hidden_mode in (None, CaptureHiddenMode.NULL)
             and batch.input_embeds is None
             and batch.replace_embeds is None
             and not batch.contains_mm_inputs()
-            and self.have_room(batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu)
+            and self.lengths_fit(batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu)
         )
 
     def run(self, batch: ForwardBatch, forward: Callable[[ForwardBatch], Any]) -> Any:
-        """The forward pass of an extend batch; the logits are those behind the last token of each request."""
-        # Before the step, and nothing is read back: a copy from or to the host would wait for it to end, and the
-        # scheduler with it.
+        """Run the forward pass of an extend batch; returns the logits of each request's last token."""
+        # Computed before the step, on the device: a copy to or from the host would make the scheduler wait for the
+        # step.
         ends = batch.extend_seq_lens.cumsum(0) - 1
         rows = as_decode(batch)
         if self.prepare_adapters is not None:
-            # The engine has prepared them for the extend.
+            # The engine has prepared the adapters for the extend.
             self.prepare_adapters(rows)
         output = forward(rows)
         logits = output.logits_output
@@ -110,17 +111,17 @@ class DecodeRows:
 
 
 def as_decode(batch: ForwardBatch) -> ForwardBatch:
-    """The decode batch with a row for each token of an extend batch, in their order."""
+    """Return the decode batch with one row per token of an extend batch, in order."""
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
     lengths, device = _lengths(batch), batch.input_ids.device
-    whose = [row for row, length in enumerate(batch.extend_seq_lens_cpu) for _ in range(length)]
+    row_of_token = [row for row, length in enumerate(batch.extend_seq_lens_cpu) for _ in range(length)]
     seq_lens = to_device(lengths, device)
     return dataclasses.replace(
         batch,
         forward_mode=ForwardMode.DECODE,
         batch_size=len(lengths),
-        req_pool_indices=batch.req_pool_indices[to_device(torch.tensor(whose), device)],
+        req_pool_indices=batch.req_pool_indices[to_device(torch.tensor(row_of_token), device)],
         seq_lens=seq_lens,
         seq_lens_cpu=lengths,
         seq_lens_sum=int(lengths.sum()),
@@ -132,14 +133,14 @@ def as_decode(batch: ForwardBatch) -> ForwardBatch:
         extend_prefix_lens_cpu=None,
         extend_seq_lens_cpu=None,
         extend_logprob_start_lens_cpu=None,
-        lora_ids=[batch.lora_ids[row] for row in whose],
-        rids=[batch.rids[row] for row in whose],
+        lora_ids=[batch.lora_ids[row] for row in row_of_token],
+        rids=[batch.rids[row] for row in row_of_token],
         num_token_non_padded_cpu=len(lengths),
     )
 
 
 def _lengths(batch: ForwardBatch) -> torch.Tensor:
-    """Of the sequence that each token of an extend batch ends, int64 [tokens], on the host."""
+    """Return the sequence length at each token of an extend batch, int64 [tokens], on the host."""
     return torch.cat(
         [
             torch.arange(prefix + 1, prefix + length + 1)
@@ -149,7 +150,7 @@ def _lengths(batch: ForwardBatch) -> torch.Tensor:
 
 
 def to_device(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy of a tensor on the host, for which nobody waits: a plain one waits for all that the device has to do."""
+    """Copy a host tensor to the device asynchronously; a plain copy would wait for all pending work."""
     if device.type == "cuda":
         numbers = numbers.pin_memory()
     return numbers.to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""What a forward pass does for the segment store: copies, shifted positions, virtual rows."""
+"""Work of a forward pass for the segment store: copies, shifted positions, virtual rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class KvForward:
-    """What one scheduler process does for its segment store before each forward pass."""
+    """Prepares each forward pass for the segment store of a scheduler process."""
 
     def __init__(
         self, runner: ModelRunner, cache: SegmentedRadixCache, slots: KvSlots, decode_rows: DecodeRows
@@ -40,27 +40,27 @@ class KvForward:
         self._slots = slots
         self._decode_rows = decode_rows
         self.states: dict[str, KvState] = {}
-        """By request id: requests that take part and are not over."""
+        """Unfinished requests that use the segment store, by request id."""
         self._siblings = Siblings()
 
-    # Requests and messages, as the scheduler sees them come and go.
+    # Arrival and end of requests and messages, in the scheduler.
 
     def arrived(self, req: Req) -> None:
-        """Attach to a request what it asks of the store, if it does."""
+        """Attach segment-store state to a request that uses the store."""
         wire = (req.sampling_params.custom_params or {}).get(KV_FIELD)
         if wire is None:
             return
         tenant = tag_of(req).get("tenant") or ""
-        state = KvState.of(KvRequest.of_wire(wire), tenant, req.lora_id or "", req.origin_input_ids)
+        state = KvState.of(KvRequest.from_wire(wire), tenant, req.lora_id or "", req.origin_input_ids)
         req.hive.kv = self.states[req.rid] = state
         if state.request.calls > 1:
             self._siblings.arrived(state.request.group, state.request.calls, time.monotonic())
-        req.customized_info = {**(req.customized_info or {}), KV_KEY: [state.said]}
+        req.customized_info = {**(req.customized_info or {}), KV_KEY: [state.counts]}
 
     def waiting_for_siblings(self, queue: Sequence[Req]) -> list[Req]:
-        """Requests of the queue that are not to run before the rest of their list is here.
+        """Return queued requests that must wait until all requests of their list have arrived.
 
-        Reads a clock, which ranks that must decide alike could not do; with the store there is one rank.
+        Reads the clock, which several ranks could not do consistently; with the store there is only one rank.
         """
         if not len(self._siblings):
             return []
@@ -72,31 +72,31 @@ class KvForward:
             and self._siblings.waits(kv.request.group, now)
         ]
 
-    def departed(self, req: Req) -> None:
-        """A request is over; one that never ran may still have a lease."""
+    def release(self, req: Req) -> None:
+        """Release a finished request; one that never ran may still have a lease."""
         state: KvState | None = req.hive.kv
         if state is not None and self.states.get(req.rid) is state:
             del self.states[req.rid]
-            self._cache.let_go(state)
+            self._cache.release_lease(state)
 
     def drop(self, tenant: str | None, messages: Sequence[str]) -> int:
-        """Messages are deleted; how many were in the store."""
+        """Delete messages; return how many were in the store."""
         gone = {f"message:{message}" for message in messages}
         keys = [s.key for s in self._store if s.key.tenant == (tenant or "") and s.key.name in gone]
         return sum(self._store.drop(key) for key in keys)
 
     def forget(self) -> None:
-        """The weights have changed: no encoding is of use any more."""
+        """Drop all encodings: the weights have changed."""
         for segment in self._store:
             self._store.drop(segment.key)
 
     # The forward pass.
 
     def run(self, batch: ForwardBatch, forward: Callable[[ForwardBatch], Any]) -> Any:
-        """The forward pass of a batch: copies that the store has noted come first, then virtual rows.
+        """Run the forward pass of a batch: first the store's pending copies, then virtual rows and the batch.
 
         Args:
-            batch: about to go through the model.
+            batch: the batch to run.
             forward: the engine's own forward pass.
         """
         self._move()
@@ -110,8 +110,8 @@ class KvForward:
         return rows.compute(self._runs(rows, known))
 
     def _move(self) -> None:
-        noted, self._store.pending = self._store.pending, []
-        for item in noted:
+        pending, self._store.pending = self._store.pending, []
+        for item in pending:
             if not isinstance(item, Move):
                 item.target.kv = self._slots.read(item.source)
             elif isinstance(item.source, HostCopy):
@@ -125,7 +125,7 @@ class KvForward:
                 self._slots.copy(item.source, item.target, item.delta)
 
     def _runs(self, rows: VirtualRows, known: Sequence[KvState | None]) -> list[Run]:
-        """What requests that are new in the batch need to have computed before their own rows."""
+        """Return the runs that must be computed before the own rows of requests that are new in the batch."""
         runs: list[Run] = []
         for row, state in enumerate(known):
             lease = state.lease if state is not None else None
@@ -137,13 +137,13 @@ class KvForward:
                 chosen = state.corrector.select(lease.placed, rows.deviation(row, lease))
                 rows.take(row, chosen, lease.spare)
                 mine = runs_of(lease.pieces, chosen)
-                state.said["placed"] -= len(chosen)
-                state.said["recomputed"] += len(chosen)
+                state.counts["placed"] -= len(chosen)
+                state.counts["recomputed"] += len(chosen)
             runs += [rows.of(row, run) for run in mine]
         return runs
 
     def _shift(self, batch: ForwardBatch, known: Sequence[KvState | None]) -> None:
-        """Move the tokens behind the messages of a choreography to where its call has them."""
+        """Shift the positions of tokens after the messages of a choreography, as its call requires."""
         shifts = [state.request.shift if state is not None else 0 for state in known]
         if not any(shifts):
             return
@@ -154,5 +154,5 @@ class KvForward:
 
 
 def forward_rows(rows: DecodeRows, batch: ForwardBatch, forward: Callable[[ForwardBatch], Any]) -> Any:
-    """The forward pass of a batch that reads no placed KV."""
-    return rows.run(batch, forward) if rows.fit(batch) else forward(batch)
+    """Run the forward pass of a batch that reads no placed KV."""
+    return rows.run(batch, forward) if rows.fits(batch) else forward(batch)

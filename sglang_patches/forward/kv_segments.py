@@ -1,4 +1,4 @@
-"""The segment store in a scheduler process: whether it can be had, and how it is put together."""
+"""Sets up the segment store in a scheduler process, and checks whether the server supports it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ FLAG = "--hive-kv-segments"
 
 
 class UnsupportedServer(ValueError):
-    """What this server serves, or how, does not go with the segment store."""
+    """The served model, or a setting, does not support the segment store."""
 
 
 def build_cache(ctx: TreeCacheBuildContext, args: HiveServerArgs, **of_hive: Any) -> SegmentedRadixCache:
-    """The radix cache with a segment store beside it.
+    """Build the radix cache with a segment store.
 
     Raises:
-        UnsupportedServer: naming what does not go with it.
+        UnsupportedServer: naming what does not support it.
     """
     pool = ctx.params.token_to_kv_pool_allocator
     kv = pool.get_kvcache()
@@ -41,29 +41,31 @@ def build_cache(ctx: TreeCacheBuildContext, args: HiveServerArgs, **of_hive: Any
     capacity = args.kv_segments_bytes // bytes_per_token or pool.size // 2
     if capacity > pool.size:
         raise UnsupportedServer(
-            f"--hive-kv-segments-bytes asks for {capacity} tokens, and the KV pool has {pool.size}"
+            f"--hive-kv-segments-bytes allows {capacity} tokens, but the KV pool has only {pool.size}"
         )
     host = args.kv_segments_host_bytes // bytes_per_token
-    logger.info("Hive: KV of segments takes up to %d tokens on the device, %d on the host", capacity, host)
+    logger.info(
+        "Hive: the segment store holds up to %d tokens on the device and %d on the host", capacity, host
+    )
     return SegmentedRadixCache(ctx.params, capacity=capacity, host_capacity=host, **of_hive)
 
 
 def _require_plain_kv(kv: Any) -> None:
-    """Raise UnsupportedServer unless a pool has keys and values of every layer, as they were computed."""
+    """Raise UnsupportedServer unless a pool holds the computed keys and values of every layer."""
     from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 
     if type(kv) is not MHATokenToKVPool:
         raise UnsupportedServer(
-            f"{FLAG} needs a model with keys and values of their own in every layer, kept as they were computed "
+            f"{FLAG} needs a model with separate keys and values in every layer, stored as computed "
             f"(multi-head or grouped-query attention); this server's KV pool is a {type(kv).__name__}"
         )
 
 
 def require(server_args: Any, model_config: Any) -> None:
-    """Whether a server with these arguments can have a segment store.
+    """Check that a server with these arguments supports a segment store.
 
     Raises:
-        UnsupportedServer: naming what does not go with it, and what to do.
+        UnsupportedServer: naming what does not support it, and what to do.
     """
     from sglang.srt.configs.model_config import AttentionArch
 
@@ -71,11 +73,11 @@ def require(server_args: Any, model_config: Any) -> None:
     of_model = (
         (
             model_config.attention_arch == AttentionArch.MLA,
-            "the model has multi-head latent attention, whose keys have no position to be moved from",
+            "the model uses multi-head latent attention, whose cached keys cannot be moved to other positions",
         ),
         (
             model_config.is_hybrid_swa or getattr(model_config, "sliding_window_size", None) is not None,
-            "the model has sliding windows: moved KV would leave its window",
+            "the model uses sliding windows, which moved KV would leave",
         ),
     )
     found = next((reason for holds, reason in of_model if holds), None)
@@ -83,27 +85,26 @@ def require(server_args: Any, model_config: Any) -> None:
     if not found and others:
         found = f"--attention-backend must be {' or '.join(BACKENDS)}, got {' and '.join(others)}"
     if found:
-        raise UnsupportedServer(f"{FLAG} cannot be had: {found}")
+        raise UnsupportedServer(f"{FLAG} cannot be used: {found}")
 
 
 def start(scheduler: Scheduler) -> KvForward:
-    """Give the model runner what it needs to move KV and to compute virtual rows.
+    """Set up the model runner to move KV and to compute virtual rows.
 
     Raises:
-        UnsupportedServer: where the model turns its keys in a way that cannot be followed, and where the cache is one
-            that was built past :func:`build_cache`.
+        UnsupportedServer: if the model's RoPE is not supported, or if the cache was not built by :func:`build_cache`.
     """
     cache = scheduler.tree_cache
     if not isinstance(cache, SegmentedRadixCache):
         raise UnsupportedServer(
-            f"{FLAG} cannot be had: the radix cache is a {type(cache).__name__}, which has no segment store beside it"
+            f"{FLAG} cannot be used: the radix cache is a {type(cache).__name__}, which has no segment store"
         )
     runner = scheduler.tp_worker.model_runner
     kv = runner.token_to_kv_pool
     try:
         rope = rope_of(runner.model, scheduler.model_config.hf_text_config)
     except UnsupportedRope as error:
-        raise UnsupportedServer(f"{FLAG} cannot be had: {error}") from None
+        raise UnsupportedServer(f"{FLAG} cannot be used: {error}") from None
     slots = KvSlots(kv.k_buffer, kv.v_buffer, rope)
     forward = runner.hive_kv = KvForward(runner, cache, slots, runner.hive_decode_rows)
     return forward

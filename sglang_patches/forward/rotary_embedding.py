@@ -1,8 +1,8 @@
-"""The RoPE of a loaded model, as its config has it, held against the tables that its layers turn keys by.
+"""Derives a model's RoPE from its config, and verifies it against the tables of the loaded layers.
 
-Whether a model's cached keys can be moved to other positions is known only here, at the start: a wrong frequency
-would make worse answers, and no error.  What cannot be seen from the modules is what a layer does with its keys after
-it turned them (HunYuan's norm them).
+Whether a model's cached keys can be moved to other positions must be decided here, at the start: a wrong frequency
+would silently degrade the output.  The modules do not show what a layer does with its keys after the rotation
+(HunYuan normalizes them).
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from sglang.srt.layers.rotary_embedding.yarn import YaRNScalingRotaryEmbedding
 from hive.server.kv_segments.rotation import Rope, UnsupportedRope, field_of
 
 _CLASSES = (RotaryEmbedding, LinearScalingRotaryEmbedding, Llama3RotaryEmbedding, YaRNScalingRotaryEmbedding)
-"""Exactly these: what is derived from them rotates otherwise."""
+"""Only these classes: their subclasses rotate differently."""
 
 _ANGLE_ERROR = 2e-6
-"""Of an angle: SGLang multiplies positions by frequencies in float32."""
+"""Relative error of an angle: SGLang multiplies positions by frequencies in float32."""
 
 
 def rope_of(model: torch.nn.Module, config: Any) -> Rope:
-    """What turns the cached keys of a model of SGLang's; ``config`` is its text model's Hugging Face config.
+    """Return the RoPE of an SGLang model; ``config`` is its text model's Hugging Face config.
 
-    Raises :class:`~hive.server.kv_segments.rotation.UnsupportedRope` if the model has layers without RoPE or of
-    different kinds, or of a class or with tables that the config does not explain.
+    Raises:
+        UnsupportedRope: if layers lack RoPE or differ in kind, or if the config does not explain their class or tables.
     """
     kinds = sorted(set(field_of(config, "layer_types") or ()))
     if len(kinds) > 1:
-        raise UnsupportedRope(f"This model's layers are of different kinds ({', '.join(kinds)}).")
-    # SmolLM3 has RoPE in all modules, and leaves it out in some layers; a 0 here is such a layer.
+        raise UnsupportedRope(f"This model has layers of different kinds ({', '.join(kinds)}).")
+    # SmolLM3 has rotary modules everywhere, but some layers do not use them; a 0 marks such a layer.
     if 0 in (field_of(config, "no_rope_layers") or ()):
         raise UnsupportedRope("Some layers of this model have no RoPE (its config's no_rope_layers).")
-    plain = Rope.of_config(config)
+    plain = Rope.from_config(config)
     rope: Rope | None = None
     verified: set[int] = set()
     for name, attention, module in _rotary_modules(model):
@@ -46,22 +46,22 @@ def rope_of(model: torch.nn.Module, config: Any) -> Rope:
             continue
         if type(module) not in _CLASSES:
             raise UnsupportedRope(
-                f"{name} rotates by {type(module).__name__}, which is not supported. "
-                f"Supported are {', '.join(each.__name__ for each in _CLASSES)}."
+                f"{name} uses {type(module).__name__}, which is not supported. "
+                f"Supported classes: {', '.join(each.__name__ for each in _CLASSES)}."
             )
         found = replace(plain, interleaved=not module.is_neox_style)
         if rope is not None and rope.interleaved != found.interleaved:
-            raise UnsupportedRope(f"{name} pairs dimensions otherwise than the layers before it.")
+            raise UnsupportedRope(f"{name} pairs dimensions differently from the layers before it.")
         _verify(name, attention, module, found)
         verified.add(id(module))
         rope = found
     if rope is None:
-        raise UnsupportedRope("This model has no attention layers that SGLang caches keys of.")
+        raise UnsupportedRope("This model has no attention layers whose keys SGLang caches.")
     return rope
 
 
 def _rotary_modules(model: torch.nn.Module) -> Iterator[tuple[str, RadixAttention, Any]]:
-    """What turns the keys of each attention layer: a neighbour of it. One module may serve several layers."""
+    """Yield the rotary module next to each attention layer; one module may serve several layers."""
     for name, attention in model.named_modules():
         if not isinstance(attention, RadixAttention):
             continue
@@ -79,16 +79,14 @@ def _rotary_modules(model: torch.nn.Module) -> Iterator[tuple[str, RadixAttentio
 
 
 def _verify(name: str, attention: RadixAttention, module: Any, rope: Rope) -> None:
-    """Whether a module's table holds cos and sin of the rope's angles, but for a constant factor (YaRN's)."""
+    """Verify that a module's table holds cos and sin of the RoPE's angles, up to a constant factor (YaRN's)."""
     for what, of_module, of_config in (
         ("heads of {} dimensions", module.head_size, rope.head_dim),
         ("heads of {} dimensions in the cache", attention.qk_head_dim, rope.head_dim),
-        ("{} dimensions that turn", module.rotary_dim, rope.rotary_dim),
+        ("{} rotated dimensions", module.rotary_dim, rope.rotary_dim),
     ):
         if of_module != of_config:
-            raise UnsupportedRope(
-                f"{name} has {what.format(of_module)}; by the config it would be {of_config}."
-            )
+            raise UnsupportedRope(f"{name} has {what.format(of_module)}; its config says {of_config}.")
     table = module.cos_sin_cache
     length = table.shape[0]
     positions = torch.tensor(sorted({*(2**power for power in range((length - 1).bit_length())), length - 1}))
@@ -102,6 +100,6 @@ def _verify(name: str, attention: RadixAttention, module: Any, rope: Rope) -> No
         if not right.all():
             position = int(positions[~right.all(dim=1)][0])
             raise UnsupportedRope(
-                f"{name} ({type(module).__name__}) turns keys of position {position} otherwise than the config's "
-                "RoPE says: its layers differ, or their RoPE is of an unknown kind."
+                f"{name} ({type(module).__name__}) does not rotate keys of position {position} as its config "
+                "says: its layers differ, or they use an unknown kind of RoPE."
             )

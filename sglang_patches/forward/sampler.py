@@ -1,14 +1,14 @@
 """Hive's sampler, registered with ``sglang.srt.layers.sampler`` as the backend ``hive``.
 
-Seeded per request without ``--enable-deterministic-inference``, independent of the rest of the batch, and the same
-inverse CDF that replay uses (:mod:`hive.server.logits_cache.sampling`).  The heads of the distributions are left on
-``logits_output`` for recording, so a distribution is ordered once for both.  They are taken after penalties, biases
-and the grammar's mask: what a state's row depends on beside its tokens is therefore part of the cache's namespace
-(see :mod:`sglang_patches.requests.request_state`).
+It is seeded per request without ``--enable-deterministic-inference`` and independent of the rest of the batch, and
+uses the same inverse CDF as replay (:mod:`hive.server.logits_cache.sampling`).  It leaves the heads of the
+distributions on ``logits_output`` for recording, so each distribution is sorted only once.  Heads are taken after
+penalties, biases and the grammar's mask; everything besides the tokens that a state's row depends on is therefore
+part of the cache's namespace (see :mod:`sglang_patches.requests.request_state`).
 
-On a CPU the draw is :func:`~hive.server.logits_cache.sampling.draw_live` itself, over the top-k of each row.  On a
-GPU it is :func:`~hive.server.logits_cache.device_sampling.draw_rows`, its twin over whole batches, which never waits
-for the device.
+On a CPU, :func:`~hive.server.logits_cache.sampling.draw_live` draws from the top-k of each row.  On a GPU,
+:func:`~hive.server.logits_cache.device_sampling.draw_rows` does the same for whole batches, and never waits for the
+device.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sglang_patches.contract.releases import current
 
 BACKEND = "hive"
 ROWS_ATTRIBUTE = "hive_rows"
-"""Attribute of ``LogitsProcessorOutput`` that carries the batch's :class:`SampledRows`."""
+"""Attribute of ``LogitsProcessorOutput`` with the batch's :class:`SampledRows`."""
 
 CONSTRAINTS_ATTRIBUTE = "hive_constraints"
 """Attribute of ``SamplingBatchInfo``: see :func:`constraints_of`."""
@@ -46,22 +46,22 @@ def register() -> None:
 
 
 class SampledRows(Protocol):
-    """The distributions that a batch's tokens were drawn from, row by row."""
+    """The distributions from which a batch's tokens were drawn, row by row."""
 
     def to_host(self, copy: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Replace every tensor by its copy elsewhere."""
+        """Replace every tensor by its copy, made with ``copy``."""
 
     def packed(self, index: int) -> bytes | None:
-        """The head of one row as :func:`~hive.server.logits_cache.packing.pack` writes it; None if it cannot be
-        replayed.
+        """Return the head of a row in the format of :func:`~hive.server.logits_cache.packing.pack`; None if it cannot
+        be replayed.
         """
 
     def probability(self, index: int) -> float:
-        """Of the token drawn from one row, under its sampling rule."""
+        """Return the probability of the token drawn from a row, under its sampling rule."""
 
 
 class DeviceRows:
-    """What the twin sampler left on the device, on its way to the host in two copies."""
+    """Rows of the device sampler; two copies bring them to the host."""
 
     def __init__(self, drawn: DrawnRows) -> None:
         self._heads, self._scalars = drawn.heads, drawn.scalars
@@ -85,14 +85,14 @@ class DeviceRows:
         return float(self._arrays()[1][index, 4])
 
     def _arrays(self) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Waits for the device if the rows are still there."""
+        """Return the rows on the host; waits for the device if they have not been copied."""
         if self._on_host is None:
             self._on_host = self._heads.cpu().numpy(), self._scalars.cpu().numpy()
         return self._on_host
 
 
 class HostRows:
-    """The heads that the host drew from, and the rows behind them."""
+    """The heads from which the host drew, and their full rows."""
 
     def __init__(
         self, heads: list[Head], logits: torch.Tensor, rules: list[SamplingRule], min_probability: float
@@ -102,7 +102,7 @@ class HostRows:
         self.tokens: list[int] = []
 
     def to_host(self, copy: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """They are there already."""
+        """Do nothing: the rows are on the host."""
 
     def packed(self, index: int) -> bytes | None:
         head = self._heads[index]
@@ -114,7 +114,7 @@ class HostRows:
 
 
 class HiveSampler(upstream.Sampler):  # type: ignore[misc]
-    """Sampler backend; see the module's text."""
+    """Sampler backend; see the module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
             probabilities = None if greedy else torch.softmax(logits / sampling_info.temperatures, dim=-1)
             current().attach_sampling_masks(self, logits_output, probabilities, sampling_info, chosen)
         if return_logprob:
-            # Upstream's convention: logprobs are those of the tempered distribution, unless told otherwise.
+            # As in upstream, logprobs are those after temperature, unless configured otherwise.
             tempered = (
                 logits if upstream.SGLANG_RETURN_ORIGINAL_LOGPROB else logits / sampling_info.temperatures
             )
@@ -160,7 +160,7 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
     def _draw_on_host(
         self, logits: torch.Tensor, info: SamplingBatchInfo, positions: torch.Tensor
     ) -> tuple[torch.Tensor, SampledRows]:
-        """The head of each row decides nearly every draw; the few others look at the whole row."""
+        """Draw on the CPU: the head decides nearly every draw, and only the others read the whole row."""
         parameters = (info.temperatures.view(-1), info.top_ks, info.top_ps, info.min_ps)
         rules = [
             SamplingRule(*rule) for rule in zip(*(tensor.tolist() for tensor in parameters), strict=True)
@@ -183,7 +183,7 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
     def _draw_on_device(
         self, logits: torch.Tensor, info: SamplingBatchInfo, positions: torch.Tensor
     ) -> tuple[torch.Tensor, SampledRows]:
-        """Everything stays on the GPU, and nothing there is waited for."""
+        """Draw on the GPU, without waiting for the device."""
         remaining = None
         if constraints := constraints_of(info):
             remaining = torch.ones(logits.shape, dtype=torch.float32)
@@ -209,7 +209,7 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
 
 
 def constraints_of(info: SamplingBatchInfo) -> Mapping[int, Constraint]:
-    """Which tokens distinct samples may take, by row of the batch; it holds for one draw."""
+    """Return and remove which tokens distinct samples may draw, by row of the batch; valid for one draw."""
     constraints: Mapping[int, Constraint] = getattr(info, CONSTRAINTS_ATTRIBUTE, {})
     if constraints:
         delattr(info, CONSTRAINTS_ATTRIBUTE)
@@ -217,17 +217,18 @@ def constraints_of(info: SamplingBatchInfo) -> Mapping[int, Constraint]:
 
 
 def top_heads(logits: torch.Tensor, temperatures: torch.Tensor, size: int) -> list[Head]:
-    """Cut each row of ``logits`` (float, ``[batch, vocabulary]``, on the CPU) to its ``size`` most likely tokens."""
+    """Return the ``size`` most likely tokens of each row of ``logits`` (float, ``[batch, vocabulary]``, on the CPU)."""
     size = min(size, logits.shape[1])
     values, ids = logits.topk(size, dim=-1, sorted=False)
     if not bool(torch.isfinite(values.amax(dim=-1)).all()):
-        # Overflow in the model (NaN sorts first), or a grammar with no way on: one bad row must not stop the rest.
+        # The model overflowed (NaN sorts first), or the grammar allows no token. One bad row must not stop the
+        # others.
         torch.nan_to_num_(logits, nan=-torch.inf, posinf=torch.finfo(logits.dtype).max, neginf=-torch.inf)
         logits[logits.amax(dim=-1) == -torch.inf] = 0.0
         values, ids = logits.topk(size, dim=-1, sorted=False)
     first, heat = values.amax(dim=-1, keepdim=True), temperatures[:, None]
     weights = torch.exp((logits - first) / heat)
-    # The head's weights in float64, as draws from it add them up; float32 is good enough for the tail.
+    # Sum the head's weights in float64, as draws do; float32 is precise enough for the tail.
     tails = weights.sum(dim=-1, dtype=torch.float64) - weights.gather(1, ids).sum(dim=-1, dtype=torch.float64)
     heads = torch.exp((values.double() - first.double()) / heat.double()).sum(dim=-1)
     columns = zip(

@@ -1,8 +1,9 @@
-"""Middle positions of requests, computed as rows of an ordinary extend batch.
+"""Computes middle positions of requests as rows of an ordinary extend batch.
 
-A *virtual row* is a run of positions of a request: it has the request's row of slots, all that is before the run as
-its prefix, and slots that exist already.  Rows of one pass go through the layers together, and the attention backend
-writes the KV of all of them before any attends; so what is computed again is computed as a full prefill would.
+A *virtual row* is a run of positions of a request.  It uses the request's row of slots, has everything before the run
+as its prefix, and its slots already exist.  All rows of a pass go through the layers together, and the attention
+backend writes the KV of all rows before any row attends.  Recomputed tokens therefore get the same KV as in a full
+prefill.
 """
 
 from __future__ import annotations
@@ -26,15 +27,17 @@ if TYPE_CHECKING:
     from sglang.srt.model_executor.model_runner import ModelRunner
 
 BACKENDS = ("torch_native", "triton", "flashinfer")
-"""Attention backends that write KV before they read it, and attend to it through the table of slots; flashinfer does
-where its prefill is paged."""
+"""Attention backends that write KV before they read it, and read it through the slot table; flashinfer does so if its
+prefill is paged.
+"""
 
 CHECK_LAYER = 1
-"""Where CacheBlend looks for deviations.  Keys and values of layer 0 depend on nothing but the token and its position,
-so up to here the placed ones can be read as they are, and nothing has to be written."""
+"""The layer at which CacheBlend measures deviations.  Keys and values of layer 0 depend only on the token and its
+position, so up to this layer the placed KV can be read as it is, and nothing must be written.
+"""
 
-NOWHERE = 0
-"""The slot that SGLang keeps for padding: what is written there is never read."""
+PADDING_SLOT = 0
+"""The slot that SGLang reserves for padding: it is written but never read."""
 
 
 class VirtualRows:
@@ -56,33 +59,35 @@ class VirtualRows:
         self._forward = forward
         self._table = runner.req_to_token_pool.req_to_token
         args = runner.server_args
-        self._most_tokens = args.chunked_prefill_size or 0
-        if self._most_tokens < 1:
-            self._most_tokens = args.max_prefill_tokens
-        # The buffers of attention backends have room for no more.
-        self._most_rows = runner.max_running_requests
+        self._max_tokens = args.chunked_prefill_size or 0
+        if self._max_tokens < 1:
+            self._max_tokens = args.max_prefill_tokens
+        # Attention backends allocate buffers for at most this many rows.
+        self._max_rows = runner.max_running_requests
 
     @staticmethod
     def of(row: int, run: Run) -> Run:
-        """A run of the request in a row of the batch."""
+        """Return a run, assigned to a row of the batch."""
         return dataclasses.replace(run, row=row)
 
     def compute(self, runs: Sequence[Run]) -> Any:
-        """Compute runs, those of one request in ascending order, into the slots that their requests' rows name.
+        """Compute runs (in ascending order per request) into the slots in their requests' rows.
 
         Returns:
-            The output of the batch's own rows, which go through the model with the last of the runs where they can.
+            The output of the batch's own rows, which run together with the last runs if possible.
         """
-        parts = passes(runs, self._most_rows, self._most_tokens)
+        parts = passes(runs, self._max_rows, self._max_tokens)
         last = parts.pop() if parts and self._fits(parts[-1]) else []
         for part in parts:
             self._pass(part, [True] * len(part))
         if not all(self._states):
-            # Others get what they would get without any of this.
+            # Other requests must get the same results as without virtual rows.
             return self._forward(self._batch)
         rows = self._joined(self._batch_of(last, [True] * len(last))) if last else self._batch
         output = (
-            self._decode_rows.run(rows, self._forward) if self._decode_rows.fit(rows) else self._through(rows)
+            self._decode_rows.run(rows, self._forward)
+            if self._decode_rows.fits(rows)
+            else self._through(rows)
         )
         if last:
             logits = output.logits_output
@@ -90,10 +95,10 @@ class VirtualRows:
         return output
 
     def _fits(self, part: Sequence[Run]) -> bool:
-        """Whether the batch's own rows can go through the model with virtual ones.
+        """Whether the batch's own rows can run together with virtual rows.
 
-        They cannot where something is returned for each of their tokens, where some of them have images, or nothing to
-        do with segments, and not with rows of other kinds.
+        They cannot if the batch returns something for each token, has images or requests without segments, or is not
+        a plain extend.
         """
         from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardMode
 
@@ -104,12 +109,12 @@ class VirtualRows:
             and not batch.return_logprob
             and not batch.contains_mm_inputs()
             and batch.capture_hidden_mode in (None, CaptureHiddenMode.NULL)
-            and len(part) + batch.batch_size <= self._most_rows
-            and sum(map(len, part)) + len(batch.input_ids) <= self._most_tokens
+            and len(part) + batch.batch_size <= self._max_rows
+            and sum(map(len, part)) + len(batch.input_ids) <= self._max_tokens
         )
 
     def _joined(self, rows: ForwardBatch) -> ForwardBatch:
-        """Virtual rows with the batch's own behind them."""
+        """Append the batch's own rows to virtual rows."""
         batch = self._batch
         lengths = [*rows.extend_seq_lens_cpu, *batch.extend_seq_lens_cpu]
         both = {
@@ -136,20 +141,20 @@ class VirtualRows:
         )
 
     def take(self, row: int, chosen: Sequence[int], slots: torch.Tensor) -> None:
-        """Put slots of its own into a request's row, where tokens are chosen to be computed again."""
+        """Replace the slots of tokens that are selected for recomputation by slots of the request's own."""
         request = self._batch.req_pool_indices[row]
         at = to_device(torch.tensor(chosen, dtype=torch.int64), self._table.device)
         self._table[request, at] = slots[: len(chosen)].to(self._table.dtype)
 
     def deviation(self, row: int, lease: Lease) -> NDArray[np.float32]:
-        """How far the placed values are off at the check layer: squared distances, float32 [placed tokens]."""
-        # The rest of the context is computed up to there as well, and kept, for it is not stored.
+        """Return the deviation of placed values at the check layer: squared distances, float32 [placed tokens]."""
+        # The rest of the context is computed up to this layer, too, and written, because it is not stored.
         runs = [*lease.runs]
         runs += [Run(p.start, p.end, p.position) for p in lease.pieces if p.source is not None]
         runs.sort(key=lambda run: run.start)
         found = []
-        for part in passes([self.of(row, run) for run in runs], self._most_rows, self._most_tokens):
-            # What is cut off a run begins behind the run's first token, but in the same run.
+        for part in passes([self.of(row, run) for run in runs], self._max_rows, self._max_tokens):
+            # A cut of a run begins after the run's first token, but within the run.
             written = [not any(run.start <= cut.start < run.end for run in lease.placed) for cut in part]
             fresh = self._values(part, written)
             at = 0
@@ -164,25 +169,25 @@ class VirtualRows:
         return deviations
 
     def _values(self, part: Sequence[Run], written: Sequence[bool]) -> torch.Tensor:
-        """Values at the check layer as they are in this context, [tokens, ...]; the pass ends there."""
+        """Return the values at the check layer in this context, [tokens, ...]; the pass stops there."""
         caught: list[torch.Tensor] = []
 
         def catch(_attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             caught.append(args[2] if len(args) > 2 else kwargs["v"])
-            raise _Caught
+            raise _ValuesCaptured
 
         handle = attention_layer(self._runner.model, CHECK_LAYER).register_forward_pre_hook(
             catch, with_kwargs=True
         )
         try:
-            with contextlib.suppress(_Caught), _eager(self._runner):
+            with contextlib.suppress(_ValuesCaptured), _eager(self._runner):
                 self._pass(part, written)
         finally:
             handle.remove()
         return caught[0]
 
     def _pass(self, part: Sequence[Run], written: Sequence[bool]) -> None:
-        """One forward pass over virtual rows; the KV of those that are not ``written`` goes nowhere."""
+        """Run one forward pass over virtual rows; the KV of rows that are not ``written`` is discarded."""
         try:
             self._through(self._batch_of(part, written))
         finally:
@@ -190,10 +195,10 @@ class VirtualRows:
                 self._runner.lora_manager.prepare_lora_batch(self._batch)
 
     def _through(self, rows: ForwardBatch) -> Any:
-        """The forward pass of virtual rows, of the batch's own, or of both.
+        """Run the forward pass of virtual rows, of the batch's own rows, or of both.
 
-        Behind a long prefix, one kernel that reads all from the pool is quicker than one for each part and a third that
-        merges the two.
+        After a long prefix, one kernel that reads everything from the pool is faster than two kernels for the parts
+        and a third that merges them.
         """
         with paged(self._runner.attn_backend):
             if rows is not self._batch and self._runner.server_args.enable_lora:
@@ -206,20 +211,20 @@ class VirtualRows:
         batch, device = self._batch, self._batch.input_ids.device
         lengths, ends = [len(run) for run in part], [run.end for run in part]
         prefixes = [run.start for run in part]
-        indices, positions, tokens, whose = [], [], [], []
+        indices, positions, tokens, run_of_token = [], [], [], []
         for number, run in enumerate(part):
             state = self._states[run.row]
             assert state is not None
             indices.append(torch.arange(run.start, run.end))
             positions.append(torch.arange(run.position, run.position + len(run)))
             tokens.append(torch.tensor(state.tokens[run.start : run.end], dtype=batch.input_ids.dtype))
-            whose.append(torch.full((len(run),), number))
-        of_token = to_device(torch.cat(whose), device)
+            run_of_token.append(torch.full((len(run),), number))
+        of_token = to_device(torch.cat(run_of_token), device)
         requests = batch.req_pool_indices[to_device(torch.tensor([run.row for run in part]), device)]
         slots = self._table[requests[of_token], to_device(torch.cat(indices), device)]
         slots = slots.to(batch.out_cache_loc.dtype)
         if not all(written):
-            slots = torch.where(to_device(torch.tensor(written), device)[of_token], slots, NOWHERE)
+            slots = torch.where(to_device(torch.tensor(written), device)[of_token], slots, PADDING_SLOT)
         seq_lens_cpu = torch.tensor(ends, dtype=torch.int64)
 
         def int32(numbers: Sequence[int]) -> torch.Tensor:
@@ -257,10 +262,10 @@ class VirtualRows:
 
 @functools.cache
 def attention_layer(model: torch.nn.Module, layer: int) -> torch.nn.Module:
-    """The attention of a layer.
+    """Return the attention module of a layer.
 
     Raises:
-        LookupError: where the model has no such layer.
+        LookupError: if the model has no such layer.
     """
     from sglang.srt.layers.radix_attention import RadixAttention
 
@@ -271,13 +276,13 @@ def attention_layer(model: torch.nn.Module, layer: int) -> torch.nn.Module:
     raise LookupError(f"the model has no attention in layer {layer}")
 
 
-class _Caught(Exception):
-    """A probe has what it wanted."""
+class _ValuesCaptured(Exception):
+    """Stops a forward pass when the values have been captured."""
 
 
 @contextlib.contextmanager
 def _eager(runner: ModelRunner) -> Iterator[None]:
-    """Without the graphs of prefill, in which no hook of a module is called."""
+    """Disable prefill graphs inside the context; module hooks do not run in graphs."""
     graphs = runner.prefill_cuda_graph_runner
     runner.prefill_cuda_graph_runner = None
     try:
@@ -288,9 +293,9 @@ def _eager(runner: ModelRunner) -> Iterator[None]:
 
 @contextlib.contextmanager
 def paged(backend: Any) -> Iterator[None]:
-    """With KV written before it is read, and all of it read from the pool.
+    """Write KV before reading it, and read all of it from the pool, inside the context.
 
-    Flashinfer's other prefill reads a row's own KV from its input; the other backends know nothing else than this.
+    FlashInfer's other prefill reads a row's own KV from its input; the other backends always work this way.
     """
     if not hasattr(backend, "use_paged"):
         yield

@@ -1,7 +1,7 @@
-"""Hook on ``decide_request_auth``: the operator's key opens every route, and ``GET /hive/ui`` needs none.
+"""Hook on ``decide_request_auth``: accepts the admin key on every route, and serves ``GET /hive/ui`` without a key.
 
-The page is the same for everybody and holds nothing of the server, and a browser cannot send a key with its address;
-what it shows it asks for with the key that its reader types in.
+The page is static and contains no server data.  A browser cannot send a key when it opens a page; the page requests
+its data with the key that the reader enters.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def around_decide_request_auth(
     admin_api_key: str | None,
     **rest: Any,
 ) -> Any:
-    """Let the page through, and whoever has the admin key; all else is SGLang's decision."""
+    """Allow the page, and any request with the admin key; SGLang decides about all others."""
     from sglang.srt.utils.auth import AuthDecision, AuthLevel
 
     if method in ("GET", "HEAD") and path == PATH:
         return AuthDecision(allowed=True)
     if not (authorization_header or "").isascii():
-        # SGLang's comparison raises for such a key.
+        # SGLang's key comparison raises an error for non-ASCII keys.
         authorization_header = None
     shown = {
         "method": method,
@@ -38,5 +38,5 @@ def around_decide_request_auth(
     decision = original(**shown, **rest)
     if decision.allowed or not admin_api_key:
         return decision
-    # With both keys, SGLang takes the admin key for administration alone.
+    # If both keys are set, SGLang accepts the admin key only on administration routes.
     return original(**shown, **{**rest, "auth_level": AuthLevel.ADMIN_OPTIONAL})

@@ -1,7 +1,7 @@
-"""Hook on ``_setup_and_run_http_server``: the ``/hive`` routes and the door.
+"""Hook on ``_setup_and_run_http_server``: the ``/hive`` routes and the request middleware.
 
-The routes are ordinary routes of SGLang's app, so ``--api-key`` guards them as it guards ``/generate``: a program
-that may generate may register its agents and end its sessions.
+The routes are ordinary routes of SGLang's app, so ``--api-key`` protects them like ``/generate``: a program that may
+generate may also register its agents and end its sessions.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import Any
 
 from hive.server.access import Access
 from hive.server.flags.server_args import HiveServerArgs
-from hive.server.host_memory import settle
+from hive.server.host_memory import freeze_objects
 from hive.server.request_checks import Limits
 from sglang_patches.contract.releases import current
 from sglang_patches.http import choreography, hive_routes, live_routes, samples
 from sglang_patches.http.declared_segments import DeclaredSegments
-from sglang_patches.http.request_door import install
+from sglang_patches.http.request_middleware import install
 
 
 def before_setup_and_run_http_server(
     server_args: Any, tokenizer_manager: Any, *_args: Any, **_kwargs: Any
 ) -> None:
-    """Add the routes and the door before the server listens."""
+    """Add the routes and the request middleware before the server listens."""
     from sglang.srt.entrypoints.http_server import app
 
     tokenizer_manager.hive_limits = limits_of(tokenizer_manager)
@@ -35,14 +35,15 @@ def before_setup_and_run_http_server(
         samples.router(tokenizer_manager, access),
         live_routes.router(tokenizer_manager),
     ):
-        # Not `include_router`: newer versions of FastAPI wrap the routes, and SGLang's keys look at each one's level.
+        # Not `include_router`: newer versions of FastAPI wrap the routes, but SGLang's key check reads each route's
+        # level.
         app.router.routes.extend(routes.routes)
     install(app, tokenizer_manager.hive_limits, access)
-    settle()
+    freeze_objects()
 
 
 def limits_of(tokenizer_manager: Any) -> Limits:
-    """What the served model and the operator allow in a request."""
+    """Return what the served model and the operator allow in a request."""
     config, args = tokenizer_manager.model_config, HiveServerArgs.from_environment()
     return Limits(
         vocab_size=config.vocab_size,
@@ -56,10 +57,10 @@ def limits_of(tokenizer_manager: Any) -> Limits:
 
 
 def access_of(server_args: Any) -> Access:
-    """Who may use the server."""
+    """Return who may use the server."""
     args = HiveServerArgs.from_environment()
     return Access(
-        # SGLang takes an empty key for none.
+        # SGLang treats an empty key as no key.
         api_key=server_args.api_key or None,
         admin_api_key=server_args.admin_api_key or None,
         host=server_args.host,

@@ -1,4 +1,4 @@
-"""Hooks on ``LoRAManager``: LoRA adapters are served on a machine without a GPU.
+"""Hooks on ``LoRAManager``: LoRA adapters on a machine without a GPU.
 
 Upstream's torch_native LoRA backend needs no GPU, but pins the host memory of its indices, which needs a driver.
 """
@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class _Unpinned(TorchFunctionMode):
-    """While it is active, tensors that are to be in pinned memory are in ordinary memory."""
+    """While active, allocates pageable memory instead of pinned memory."""
 
     def __torch_function__(
         self,
@@ -30,7 +30,7 @@ class _Unpinned(TorchFunctionMode):
 
 
 def around_init_state(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Layers note their offsets in pinned memory."""
+    """Keep the layers' offsets out of pinned memory."""
     with _Unpinned():
         return original(self, *args, **kwargs)
 
@@ -38,6 +38,6 @@ def around_init_state(original: Callable[..., Any], self: Any, *args: Any, **kwa
 def around_prepare_lora_batch(
     original: Callable[..., Any], self: Any, forward_batch: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Which request of a batch takes which adapter is noted there, too."""
+    """Keep the adapter indices of a batch out of pinned memory."""
     with _Unpinned():
         return original(self, forward_batch, *args, **kwargs)

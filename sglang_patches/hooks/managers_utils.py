@@ -1,7 +1,7 @@
-"""Hook on ``GenerationBatchResult.copy_to_cpu``: recorded rows travel to the host with the drawn tokens.
+"""Hook on ``GenerationBatchResult.copy_to_cpu``: copies recorded rows to the host with the drawn tokens.
 
-Overlap scheduling runs this on its copy stream just before it records ``copy_done``, so that event covers the
-rows, too, and nothing waits for them on the way.
+Overlap scheduling calls this on its copy stream just before it records ``copy_done``. That event therefore covers the
+rows, too, and no extra wait is needed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Hook on ``sglang.srt.mem_cache.registry``: the radix caches that SGLang would build are Hive's.
+"""Hook on ``sglang.srt.mem_cache.registry``: replaces SGLang's radix caches with Hive's.
 
-Other kinds of caches (sliding windows, state-space models, LMCache, the C++ and the unified tree) stay as they are.
+Other kinds of caches (sliding windows, state-space models, LMCache, the C++ and the unified tree) are unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def around_default_radix_cache_factory(original: Callable[..., Any], ctx: TreeCacheBuildContext) -> Any:
-    """Build Hive's cache where SGLang would build one of the two that it extends."""
+    """Build Hive's subclass if SGLang would build one of the two caches that it extends."""
     from sglang_patches.cache.radix_cache import ENGINE_POLICIES, HiveRadixCache, policy_of
 
     args = HiveServerArgs.from_environment()
@@ -31,10 +31,10 @@ def around_default_radix_cache_factory(original: Callable[..., Any], ctx: TreeCa
     if other is not None and args.kv_segments:
         from sglang_patches.forward.kv_segments import FLAG, UnsupportedServer
 
-        raise UnsupportedServer(f"{FLAG} cannot be had: {other}")
+        raise UnsupportedServer(f"{FLAG} cannot be used: {other}")
     if other is not None:
         logger.warning(
-            "Hive: KV is evicted by SGLang's own %s, not by --hive-eviction %s: %s",
+            "Hive: SGLang's own policy %s evicts KV, and --hive-eviction %s is ignored: %s",
             ctx.params.eviction_policy,
             args.eviction,
             other,
@@ -42,7 +42,7 @@ def around_default_radix_cache_factory(original: Callable[..., Any], ctx: TreeCa
         return original(ctx)
     agents = registry_of(args)
     policy = policy_of(args.eviction, agents, DensitySettings(max_share=args.eviction_max_share))
-    logger.info("Hive: eviction by %s", args.eviction)
+    logger.info("Hive: eviction policy: %s", args.eviction)
     if args.kv_segments:
         from sglang_patches.forward.kv_segments import build_cache, require
 

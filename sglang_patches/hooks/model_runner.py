@@ -1,6 +1,6 @@
-"""Hook on ``ModelRunner.forward``: short extends go as decode rows, and the KV that a batch reads is put in place.
+"""Hook on ``ModelRunner.forward``: runs short extends as decode rows, and places the KV that a batch reads.
 
-All of it runs on the stream of the forward pass, in the order in which the scheduler decided it.
+All of it runs on the stream of the forward pass, in the order that the scheduler decided.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 def around_forward(
     original: Callable[..., Any], self: ModelRunner, forward_batch: ForwardBatch, *args: Any, **kwargs: Any
 ) -> Any:
-    """Put the KV in place first, where there is a segment store; short extends go as decode rows.
+    """Place the KV first if there is a segment store, then run the batch, as decode rows if it is a short extend.
 
-    Flashinfer plans a decode step in pinned memory, one piece for each size of graph, and never waits for the copy.
-    SGLang's own steps have nothing before that copy that takes long; Hive's have copies and passes, behind which the
-    next plan would overtake it.  So each step waits for the device to have the plan of the one before, which it nearly
-    always has by then.
+    FlashInfer plans a decode step in pinned memory, in one buffer per graph size, and never waits for the copy to the
+    device.  SGLang runs nothing long before that copy, but Hive runs copies and forward passes, so the next plan
+    could overwrite the buffer before it is copied.  Each step therefore waits until the device has the previous
+    step's plan, which is nearly always the case already.
     """
     kv: KvForward | None = getattr(self, "hive_kv", None)
     rows: DecodeRows | None = getattr(self, "hive_decode_rows", None)

@@ -1,7 +1,7 @@
-"""Hooks on ``SamplingBatchInfo``: every request has a seed, and what a replayed request did before the batch counts.
+"""Hooks on ``SamplingBatchInfo``: gives every request a seed, and counts a replayed request's earlier tokens.
 
-SGLang builds the tensor of seeds only under ``--enable-deterministic-inference`` and ignores a request's seed
-without a word otherwise.
+SGLang fills the tensor of seeds only under ``--enable-deterministic-inference``, and otherwise silently ignores a
+request's seed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def after_from_schedule_batch(info: Any, _cls: type, batch: Any, *_args: Any, **_kwargs: Any) -> Any:
-    """Fill ``sampling_seed`` (int64, ``[batch]``), and set up what the sampler needs to know of the requests."""
+    """Fill ``sampling_seed`` (int64, ``[batch]``), and tell the sampler which truncations the requests need."""
     from sglang.srt.runtime_context import get_exec
 
     if get_exec().kernel.sampling_backend != BACKEND:
@@ -28,7 +28,7 @@ def after_from_schedule_batch(info: Any, _cls: type, batch: Any, *_args: Any, **
     if info.sampling_seed is None:
         seeds = torch.tensor([seed_of(req) for req in batch.reqs], dtype=torch.int64)
         info.sampling_seed = seeds.to(info.device, non_blocking=True)
-    # The sampler honours a top-k that ends inside the head anyway; what costs it time is one that does not.
+    # The sampler always applies a top-k within the head. Only a larger one costs time.
     head = HiveServerArgs.from_environment().head_size
     info.need_top_k_sampling = any(head < req.sampling_params.top_k < info.vocab_size for req in batch.reqs)
     for row, req in enumerate(batch.reqs):
@@ -38,7 +38,7 @@ def after_from_schedule_batch(info: Any, _cls: type, batch: Any, *_args: Any, **
 
 
 def after_copy_for_forward(copy: Any, self: Any) -> Any:
-    """Hand the constraints of distinct samples on; they hold for one step."""
+    """Move the constraints of distinct samples to the copy; they apply to one step."""
     if hasattr(self, CONSTRAINTS_ATTRIBUTE):
         setattr(copy, CONSTRAINTS_ATTRIBUTE, getattr(self, CONSTRAINTS_ATTRIBUTE))
         delattr(self, CONSTRAINTS_ATTRIBUTE)
@@ -46,18 +46,19 @@ def after_copy_for_forward(copy: Any, self: Any) -> Any:
 
 
 def _history(req: Any, overlap: bool) -> list[int]:
-    """The tokens that penalties have counted when a request that was never interrupted draws its next one.
+    """Return the tokens that penalties have counted when an uninterrupted request draws its next token.
 
-    Overlap scheduling counts before it knows the token drawn last: it runs one behind, and begins with the prompt's
-    last token.
+    Overlap scheduling counts before the last drawn token is known. It is one token behind, and begins with the
+    prompt's last token.
     """
     output = list(req.output_ids)
     return [req.origin_input_ids[-1], *output[:-1]] if overlap else output
 
 
 def _count_history(orchestrator: BatchedPenalizerOrchestrator, row: int, tokens: Sequence[int]) -> None:
-    """Upstream starts every batch at zero, as if nothing had been generated: true for neither a replayed request nor
-    a retracted one."""
+    """Add a request's earlier tokens to the penalties. Upstream starts every batch at zero, as if nothing had been
+    generated, which is wrong for replayed and for retracted requests.
+    """
     from sglang.srt.sampling import penaltylib
 
     drawn = torch.tensor(tokens, dtype=torch.int64).to(orchestrator.device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Hooks on ``ScheduleBatch``: what a replayed request reports as cached, and what penalties count."""
+"""Hooks on ``ScheduleBatch``: the reported cached tokens of replayed requests, and which tokens penalties count."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import torch
 
 
 def after_prepare_for_extend(_result: None, self: Any, *_args: Any, **_kwargs: Any) -> None:
-    """A replayed request enters with output tokens whose KV another request left in the radix cache.
+    """Limit ``cached_tokens`` of replayed requests to their prompts.
 
-    Upstream counts those as cached prompt tokens, and clients compute prompt minus cached.
+    A replayed request enters with output tokens whose KV is in the radix cache.  Upstream counts those as cached
+    prompt tokens, but clients compute prompt minus cached.
     """
     for req in self.reqs:
         attached = getattr(req, "hive", None)
@@ -19,16 +20,16 @@ def after_prepare_for_extend(_result: None, self: Any, *_args: Any, **_kwargs: A
 
 
 def cumulate_penalty_output_tokens(self: Any) -> None:
-    """Show each request's latest token to the penalties, before a decode step.
+    """Add each request's latest token to the penalties, before a decode step.
 
-    Overlap scheduling prepares a step before it knows the token drawn last, and so runs one token behind, beginning
-    with the prompt's last one.  Upstream takes the latest token that it knows of: where a prefill came in between
-    that is the one after, and the one before is never counted.  Here it is the same token whatever else runs.
+    Overlap scheduling prepares a step before the last drawn token is known. It is one token behind, and begins with
+    the prompt's last token.  Upstream adds the latest token that it knows: after a prefill in between, that is the
+    following token, and one token is never counted.  Here the token does not depend on other batches.
     """
     behind = 2 if self.enable_overlap else 1
     tokens = []
     for req, length in zip(self.reqs, self.seq_lens_cpu.tolist(), strict=True):
-        # All but the token drawn last have their KV.
+        # All tokens but the last drawn one have KV.
         index = length + 1 - len(req.origin_input_ids) - behind
         tokens.append(req.output_ids[index] if index >= 0 else req.origin_input_ids[-1])
     drawn = torch.tensor(tokens, dtype=torch.int64).to(self.device, non_blocking=True)

@@ -1,7 +1,7 @@
-"""Hooks on ``sglang.srt.managers.schedule_policy``: the order of the waiting queue, and what admission has promised.
+"""Hooks on ``sglang.srt.managers.schedule_policy``: the order of the waiting queue, and slots promised by admission.
 
-``--hive-schedule contribution`` sorts after SGLang has put the waiting queue in its own order, which stays for requests
-of one agent's score.
+``--hive-schedule contribution`` sorts the queue after SGLang has put it in its own order, which remains for requests
+with equal keys.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def before_add_one_req(self: Any, req: Req, *_args: Any, **_kwargs: Any) -> None:
-    """Tell a cache with segments what others were promised: what it takes for this request must leave that much."""
+    """Tell a cache with segments how many slots other requests were promised: it must leave that many free."""
     if state_of(req) is not None:
         self.tree_cache.promised = self.rem_total_token_offset
 

@@ -1,9 +1,10 @@
-"""Hooks on ``sglang.srt.managers.scheduler.Scheduler``: arrival, recording, departure, control messages, flushes.
+"""Hooks on ``sglang.srt.managers.scheduler.Scheduler``: arrival, recording, end of requests, control messages,
+flushes.
 
-Each scheduler process owns one :class:`~sglang_patches.scheduling.state.SchedulerState`.  All tensor-parallel
-ranks see the same requests in the same order and draw from the same numbers, so they decide alike without talking:
-nothing here reads a clock or polls an event to make a decision.  Replay itself is in
-:mod:`sglang_patches.scheduling.replay`.
+Each scheduler process owns one :class:`~sglang_patches.scheduling.state.SchedulerState`.  All tensor-parallel ranks
+see the same requests in the same order and draw from the same numbers, so they reach the same decisions without
+communication.  No decision here depends on a clock or on polling an event.  :mod:`sglang_patches.scheduling.replay`
+contains replay itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hive.server.flags.server_args import HiveServerArgs
-from hive.server.host_memory import settle
+from hive.server.host_memory import freeze_objects
 from hive.server.logits_cache.cache import LogitsCache
 from hive.server.logits_cache.distinct import DistinctSample
 from hive.server.request_checks.batches import WARM_UP_RID
@@ -41,7 +42,7 @@ from sglang_patches.requests.request_state import (
 from sglang_patches.scheduling import replay
 from sglang_patches.scheduling.cache_memory import IDLE_LOOPS, CacheMemory
 from sglang_patches.scheduling.contribution_order import ContributionOrder
-from sglang_patches.scheduling.control import answer, problems
+from sglang_patches.scheduling.control import handle, problems
 from sglang_patches.scheduling.decode_join import join
 from sglang_patches.scheduling.metrics import SchedulerMetrics
 from sglang_patches.scheduling.mixed_step import mix
@@ -62,11 +63,11 @@ if TYPE_CHECKING:
     from sglang.srt.managers.scheduler import Scheduler
 
 LEAST_PROBABILITY = 1e-300
-"""What a drawn token is said to have where rounding left it without any."""
+"""Reported probability of a drawn token if rounding makes it zero."""
 
 
 def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> None:
-    """Set up Hive's state; refuse to serve if a hook was lost in this process."""
+    """Set up Hive's state; refuse to serve if a hook did not apply in this process."""
     verify()
     args = HiveServerArgs.from_environment()
     ours = isinstance(self.tp_worker.model_runner.sampler, HiveSampler)
@@ -79,9 +80,9 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
     tree = agent_aware(self.tree_cache)
     agents = tree.agents if tree is not None else registry_of(args)
     if tree is not None:
-        agents.reuse_slots(tree.book.holds, tree.book.forget)
+        agents.reuse_slots(tree.accounting.holds, tree.accounting.forget)
     else:
-        # SGLang's own cache keeps no books of agents.
+        # SGLang's own cache does not track agents.
         agents.reuse_slots(lambda agent: False, lambda agent: None)
     self.hive = SchedulerState(agents, tree, cache, metrics, args.share_tenants, [], [])
     self.hive.memory = CacheMemory.of(self, cache, args.min_free_host_bytes)
@@ -94,13 +95,13 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
         self.hive.kv = kv_segments.start(self)
     by_contribution = args.schedule == "contribution"
     self.policy.hive_order = ContributionOrder(agents, args.schedule_max_passes) if by_contribution else None
-    settle()
+    freeze_objects()
 
 
 def around_add_request_to_queue(
     original: Callable[..., None], self: Scheduler, req: Req, is_retracted: bool = False
 ) -> None:
-    """Replay a new request; what is finished then never reaches the queue, and what the queue refuses departs."""
+    """Replay a new request. If it finishes in replay it is not queued, and if the queue rejects it, it is released."""
     from sglang.srt.managers.utils import is_health_check_generate_req
 
     fresh = not (is_retracted or req.is_retracted or len(req.output_ids) or hasattr(req, "hive"))
@@ -130,27 +131,27 @@ def around_add_request_to_queue(
 
 
 def _queue(original: Callable[..., None], scheduler: Scheduler, req: Req, is_retracted: bool) -> None:
-    """Hand a request to the engine.
+    """Queue a request in the engine.
 
-    It refuses some, retracted ones too: where the queue is full, and for their priority.  Where priorities count, a
-    full queue drops another request in favour of this one.
+    The engine may reject it, also a retracted one, because the queue is full or because of its priority.  With
+    priorities, a full queue may drop another request instead.
     """
     from sglang.srt.disaggregation.utils import DisaggregationMode
 
     queued = [*scheduler.waiting_queue, req]
     original(scheduler, req, is_retracted)
     if scheduler.disaggregation_mode not in (DisaggregationMode.PREFILL, DisaggregationMode.DECODE):
-        # Where prefill and decode are apart, requests wait in queues of other kinds.
-        _see_off_dropped(scheduler, queued)
+        # Under disaggregation, requests wait in other queues.
+        _finish_dropped(scheduler, queued)
 
 
 def around_process_batch_result(
     original: Callable[..., None], self: Scheduler, batch: ScheduleBatch, result: Any
 ) -> None:
-    """Record the rows of a step, and see off the requests that ended in it.
+    """Record the rows of a step, and finish the requests that ended in it.
 
-    Row i of a batch belongs to ``batch.reqs[i]`` if and only if that request's output grew by exactly one token:
-    a chunk of a longer prefill, a retracted request and overlap scheduling's late row do not grow it.
+    Row i of a batch belongs to ``batch.reqs[i]`` if and only if that request's output grew by exactly one token.  It
+    does not grow for a chunk of a longer prefill, a retracted request or overlap scheduling's late row.
     """
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
@@ -158,7 +159,7 @@ def around_process_batch_result(
     rows: SampledRows | None = getattr(output, ROWS_ATTRIBUTE, None)
     before = [(req, len(req.output_ids), req.finished()) for req in batch.reqs]
     if rows is not None and self.hive.drawing:
-        _say_probabilities(batch, result, rows)
+        _report_probabilities(batch, result, rows)
     original(self, batch, result)
     cache: LogitsCache | None = self.hive.cache
     started = time.perf_counter()
@@ -174,28 +175,30 @@ def around_process_batch_result(
                 sample.advance(req.output_ids[-1], _probability(rows, i))  # type: ignore[arg-type]
         if req.finished() and not was_finished:
             ended = not isinstance(req.finished_reason, FINISH_ABORT)
-            replay.depart(self, req, ended=ended)
+            replay.finish(self, req, ended=ended)
     if rows is not None:
         delattr(output, ROWS_ATTRIBUTE)
     if cache is not None:
         cache.statistics.record_seconds += time.perf_counter() - started
 
 
-def _say_probabilities(batch: ScheduleBatch, result: Any, rows: SampledRows) -> None:
-    """Distinct samples report their log-probability beside each token; answers leave while a result is processed."""
+def _report_probabilities(batch: ScheduleBatch, result: Any, rows: SampledRows) -> None:
+    """Report the log-probability of distinct samples with each token; must run before the result is processed, which
+    sends the outputs.
+    """
     samples = {i: sample for i, req in enumerate(batch.reqs) if (sample := _sample_of(req)) is not None}
     if not samples:
         return
     if result.copy_done is not None:
         result.copy_done.synchronize()
-    said: dict[str, list[Any]] = {
+    reported: dict[str, list[Any]] = {
         PROBABILITY_KEY: [None] * len(batch.reqs),
         REPEATS_KEY: [None] * len(batch.reqs),
     }
     for i, sample in samples.items():
-        said[PROBABILITY_KEY][i] = sample.log_probability + math.log(_probability(rows, i))
-        said[REPEATS_KEY][i] = sample.repeats
-    result.logits_output.customized_info = {**(result.logits_output.customized_info or {}), **said}
+        reported[PROBABILITY_KEY][i] = sample.log_probability + math.log(_probability(rows, i))
+        reported[REPEATS_KEY][i] = sample.repeats
+    result.logits_output.customized_info = {**(result.logits_output.customized_info or {}), **reported}
 
 
 def _sample_of(req: Req) -> DistinctSample | None:
@@ -204,7 +207,7 @@ def _sample_of(req: Req) -> DistinctSample | None:
 
 
 def _probability(rows: SampledRows, index: int) -> float:
-    """Of a drawn token, in (0, 1] even where the row is broken."""
+    """Return the probability of a drawn token, in (0, 1] even if the row is invalid."""
     probability = rows.probability(index)
     return min(probability, 1.0) if probability > LEAST_PROBABILITY else LEAST_PROBABILITY
 
@@ -215,34 +218,34 @@ def around_get_next_batch_to_run(
     running_batch: ScheduleBatch,
     last_batch: ScheduleBatch | None,
 ) -> Any:
-    """Each loop gives every replay in progress a slice, and sees off requests that the engine gives up.
+    """Run a slice of each replay in progress, and finish requests that the engine drops without a result.
 
-    Those get no result any more: one that was aborted between two chunks of its prefill, and the last one of a batch
-    that finds no memory with all others retracted.
+    These are a request that was aborted between two chunks of its prefill, and the last request of a batch that does
+    not fit into the pool after all others were retracted.
     """
     if self.hive.memory is not None:
         self.hive.memory.step()
     replay.advance(self)
     chunked = self.chunked_req
-    # Requests of the queue may join the running batch, and be given up, within one loop.
+    # A queued request may join the running batch and be dropped within one loop.
     known = [*running_batch.reqs, *(last_batch.reqs if last_batch is not None else ()), *self.waiting_queue]
-    with _held(
+    with _held_back(
         self, self.hive.kv.waiting_for_siblings(self.waiting_queue) if self.hive.kv is not None else []
     ):
         plan = original(self, running_batch, last_batch)
     gone = [chunked] if chunked is not None and chunked.finished() else []
     for req in known:
-        # One that was aborted before it was retracted is in the queue again, and gets its result later.
+        # A request that was aborted and then retracted is queued again, and gets its result later.
         given_up = req.is_retracted and req.to_finish is not None
         if given_up and not any(req is other for other in self.waiting_queue):
             gone.append(req)
-    _depart(self, gone)
+    _finish_all(self, gone)
     return plan
 
 
 @contextmanager
-def _held(scheduler: Scheduler, held: list[Req]) -> Iterator[None]:
-    """With some requests out of the queue, for as long as this lasts; then they are behind the others."""
+def _held_back(scheduler: Scheduler, held: list[Req]) -> Iterator[None]:
+    """Hold some requests back from the queue inside the context; afterwards, they are at its end."""
     if held:
         scheduler.waiting_queue = [req for req in scheduler.waiting_queue if not any(req is h for h in held)]
     try:
@@ -254,15 +257,15 @@ def _held(scheduler: Scheduler, held: list[Req]) -> Iterator[None]:
 def after_is_fully_idle(
     idle: bool, self: Scheduler, for_health_check: bool = False, ignore_waiting: bool = False
 ) -> bool:
-    """A request that replays is as unfinished as one in the queue."""
+    """Report a scheduler with requests in replay as busy."""
     state: SchedulerState | None = getattr(self, "hive", None)
     if not idle or for_health_check or ignore_waiting or state is None:
         return idle
-    return not (state.replaying or state.answers)
+    return not (state.replaying or state.pending_outputs)
 
 
 def around_on_idle(original: Callable[..., None], self: Scheduler) -> None:
-    """The scheduler does not go to sleep while there is something to replay ahead."""
+    """Keep the scheduler awake while there is something to prefetch."""
     if replay.prefetch(self):
         return
     if self.hive.memory is not None and self.server_args.sleep_on_idle:
@@ -271,7 +274,7 @@ def around_on_idle(original: Callable[..., None], self: Scheduler) -> None:
 
 
 def before_run_batch(self: Scheduler, batch: ScheduleBatch, *_args: Any, **_kwargs: Any) -> None:
-    """Count the batch; tell the sampler which tokens distinct samples may take, where they follow an earlier one."""
+    """Count the batch, and tell the sampler which tokens distinct samples may draw if they follow an earlier one."""
     self.hive.steps.count(batch)
     if not self.hive.drawing:
         return
@@ -287,27 +290,29 @@ def before_run_batch(self: Scheduler, batch: ScheduleBatch, *_args: Any, **_kwar
 def after_is_disable_overlap_for_batch(
     disable: bool, self: Scheduler, batch: ScheduleBatch | None, last_batch: ScheduleBatch | None
 ) -> bool:
-    """A distinct sample that follows an earlier one must know its last token before it draws the next."""
+    """Disable overlap if a distinct sample follows an earlier one: it must know its last token before it draws the
+    next one.
+    """
     if disable or not self.hive.drawing or batch is None or last_batch is None:
         return disable
     return any((sample := _sample_of(req)) is not None and sample.follows_another for req in last_batch.reqs)
 
 
 def around_abort_request(original: Callable[..., None], self: Scheduler, recv_req: AbortReq) -> None:
-    """Requests that replay are in no queue of the engine; and one id is one request.
+    """Also abort requests in replay, which are in no queue of the engine, and match request ids exactly.
 
-    Upstream aborts all whose ids begin with the one that is named: a client that goes away takes along request 10 with
-    request 1.  Whoever means several (the samples of one request) names each.
+    Upstream aborts all requests whose ids begin with the given id: if the client of request 1 disconnects, it also
+    aborts request 10.  Callers that mean several requests (the samples of one request) name each of them.
     """
     queued = list(self.waiting_queue)
-    with _hidden([] if recv_req.abort_all else _namesakes(self, recv_req.rid)):
+    with _ids_hidden([] if recv_req.abort_all else _others_with_prefix(self, recv_req.rid)):
         original(self, recv_req)
     replay.abort(self, recv_req)
-    _see_off_dropped(self, queued)
+    _finish_dropped(self, queued)
 
 
-def _namesakes(scheduler: Scheduler, rid: str) -> list[Req]:
-    """Requests in the engine whose ids only begin with one."""
+def _others_with_prefix(scheduler: Scheduler, rid: str) -> list[Req]:
+    """Return requests in the engine whose ids begin with, but do not equal, an id."""
     batches = [scheduler.running_batch, scheduler.last_batch]
     if scheduler.server_args.pp_size > 1:
         batches += [*scheduler.running_mbs, *scheduler.mbs]
@@ -317,14 +322,14 @@ def _namesakes(scheduler: Scheduler, rid: str) -> list[Req]:
         *scheduler.grammar_manager.grammar_queue,
         *(req for batch in batches if batch is not None for req in batch.reqs),
     ]
-    # One that runs may be known twice.
+    # A running request may be found twice.
     found = {id(req): req for req in known if req is not None and req.rid != rid and req.rid.startswith(rid)}
     return list(found.values())
 
 
 @contextmanager
-def _hidden(reqs: list[Req]) -> Iterator[None]:
-    """Without their ids, for as long as this lasts."""
+def _ids_hidden(reqs: list[Req]) -> Iterator[None]:
+    """Clear the ids of requests inside the context."""
     ids = [req.rid for req in reqs]
     for req in reqs:
         req.rid = ""
@@ -336,30 +341,30 @@ def _hidden(reqs: list[Req]) -> Iterator[None]:
 
 
 def around_abort_on_waiting_timeout(original: Callable[..., None], self: Scheduler) -> None:
-    """Requests that waited too long leave the queue without a result."""
+    """Release requests that timed out in the queue, which get no result."""
     queued = list(self.waiting_queue)
     original(self)
-    _see_off_dropped(self, queued)
+    _finish_dropped(self, queued)
 
 
-def _see_off_dropped(scheduler: Scheduler, queued: list[Req]) -> None:
-    """See off which of ``queued`` are not in the queue; no others may have entered it."""
+def _finish_dropped(scheduler: Scheduler, queued: list[Req]) -> None:
+    """Finish the requests of ``queued`` that have left the queue; no other requests may have entered it."""
     if len(scheduler.waiting_queue) != len(queued):
         still = {id(req) for req in scheduler.waiting_queue}
-        _depart(scheduler, [req for req in queued if id(req) not in still])
+        _finish_all(scheduler, [req for req in queued if id(req) not in still])
 
 
-def _depart(scheduler: Scheduler, dropped: list[Req]) -> None:
-    """See off requests without an end; health checks never arrived."""
+def _finish_all(scheduler: Scheduler, dropped: list[Req]) -> None:
+    """Finish requests that got no result; health checks have no state."""
     for req in dropped:
         if hasattr(req, "hive"):
-            replay.depart(scheduler, req, ended=False)
+            replay.finish(scheduler, req, ended=False)
 
 
 def after_update_weights(_result: Any, self: Any, *_args: Any, **_kwargs: Any) -> None:
-    """New weights make every kept distribution wrong, whatever ``flush_cache`` says of the KV cache.
+    """Drop what new weights invalidate: every recorded distribution and every encoded segment.
 
-    ``self`` is the scheduler's weight updater.
+    This does not depend on whether ``flush_cache`` flushes the KV cache.  ``self`` is the scheduler's weight updater.
     """
     state: SchedulerState = self.scheduler.hive
     if state.cache is not None:
@@ -369,14 +374,14 @@ def after_update_weights(_result: Any, self: Any, *_args: Any, **_kwargs: Any) -
 
 
 def after_flush_cache(success: bool, self: Scheduler, *_args: Any, **_kwargs: Any) -> bool:
-    """An operator who flushes the KV cache wants a cold start of this one, too."""
+    """Flush the Logits Cache, too: an operator who flushes the KV cache wants a cold start."""
     if success and self.hive.cache is not None:
         self.hive.cache.flush()
     return success
 
 
 def after_get_internal_state(result: Any, self: Scheduler, *_args: Any, **_kwargs: Any) -> Any:
-    """``/server_info`` shows Hive's counters; those of agents are in ``/hive/agents`` alone, which knows tenants."""
+    """Show Hive's counters in ``/server_info``, except those of agents: only ``/hive/agents`` separates tenants."""
     summary = {
         name: value for name, value in self.hive.summary().items() if name not in ("agents", "sharing")
     }
@@ -387,7 +392,7 @@ def after_get_internal_state(result: Any, self: Scheduler, *_args: Any, **_kwarg
 def around_handle_dumper_control(
     original: Callable[..., None], self: Scheduler, recv_req: DumperControlReqInput
 ) -> None:
-    """Hive's control messages; everything else is SGLang's."""
+    """Handle Hive's control messages, and pass on all others."""
     from sglang.srt.managers.io_struct import DumperControlReqOutput
 
     if not recv_req.method.startswith(CONTROL_PREFIX):
@@ -400,32 +405,34 @@ def around_handle_dumper_control(
     elif operation == "events":
         response = {"events": self.hive.live.on_wire(self)}
     else:
-        response = answer(self.hive, operation, recv_req.body)
+        response = handle(self.hive, operation, recv_req.body)
     self.ipc_channels.send_to_tokenizer.send_output(
         DumperControlReqOutput(success=True, response=[response]), recv_req
     )
 
 
 def around_run_event_loop(original: Callable[..., None], self: Scheduler) -> None:
-    """Say in one line what a scheduler failed of; SGLang logs the traceback and tells the launcher."""
+    """Report a scheduler's failure in one line; SGLang logs the traceback and notifies the launcher."""
     try:
         original(self)
     except Exception as error:
-        said = " ".join(str(error).split())[:500]
-        print(f"hive: a scheduler failed: {type(error).__name__}: {said}", file=sys.stderr, flush=True)
+        reported = " ".join(str(error).split())[:500]
+        print(f"hive: a scheduler failed: {type(error).__name__}: {reported}", file=sys.stderr, flush=True)
         raise
 
 
 def around_get_new_batch_prefill(
     original: Callable[..., Any], self: Scheduler, running_batch: ScheduleBatch
 ) -> Any:
-    """Let replayed requests in before the queue is looked at, and a prefill of few tokens into the decode batch."""
+    """Move replayed requests into the decode batch before the queue is scheduled, and merge short prefills with that
+    batch.
+    """
     if any(hasattr(req, "hive") and req.hive.may_join for req in self.waiting_queue):
         running_batch = join(self, running_batch)
     plan = original(self, running_batch)
     rows: DecodeRows | None = self.hive.rows
-    # What a step with placed KV computes is put together by row; it stays apart from others.
-    if rows is None or not rows.most_rows or self.hive.kv is not None or plan.batch_to_run is None:
+    # Steps with placed KV are built row by row, so they are not merged.
+    if rows is None or not rows.max_rows or self.hive.kv is not None or plan.batch_to_run is None:
         return plan
     to_run, stays = mix(self, rows, plan.batch_to_run, plan.running_batch)
     return type(plan)(batch_to_run=to_run, running_batch=stays)

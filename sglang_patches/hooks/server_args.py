@@ -1,6 +1,7 @@
-"""Hooks on how ``ServerArgs`` are completed: a CPU keeps the sampler that was asked for.  And on how they are shown.
+"""Hooks on ``ServerArgs``: keep the chosen sampler on a CPU, and redact secrets.
 
-The step is a method in SGLang 0.5.17.  In 0.5.23 it is a function that declares values beside what flags said.
+The step that chooses CPU backends is a method in SGLang 0.5.17.  In 0.5.23 it is a function that declares values on
+top of the flags.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from hive.server.flags.secret_args import HIDDEN, SECRETS, without_secrets
 
 
 def around_handle_cpu_backends(original: Callable[[Any], None], self: Any) -> None:
-    """Upstream sets ``sampling_backend = "pytorch"`` on a CPU, whatever the flag said."""
+    """Restore the sampler: upstream sets ``sampling_backend = "pytorch"`` on a CPU, whatever the flag said."""
     asked = self.sampling_backend
     original(self)
     if asked is not None:
@@ -20,7 +21,9 @@ def around_handle_cpu_backends(original: Callable[[Any], None], self: Any) -> No
 
 
 def around_cpu_backends_step(original: Callable[[Any], None], server_args: Any) -> None:
-    """Upstream declares ``sampling_backend = "pytorch"`` on a CPU; the last declaration counts."""
+    """Declare the sampler again: upstream declares ``sampling_backend = "pytorch"`` on a CPU, and the last
+    declaration wins.
+    """
     from sglang.srt.arg_groups.overrides import declare_resolution
 
     asked = server_args.sampling_backend
@@ -30,7 +33,7 @@ def around_cpu_backends_step(original: Callable[[Any], None], server_args: Any) 
 
 
 def around_repr(original: Callable[[Any], str], self: Any) -> str:
-    """SGLang logs its arguments as it starts."""
+    """Redact keys and passwords: SGLang logs its arguments at startup."""
     text = original(self)
     for name in SECRETS:
         if value := getattr(self, name, None):
@@ -41,6 +44,6 @@ def around_repr(original: Callable[[Any], str], self: Any) -> str:
 def around_server_args_for_logging(
     original: Callable[[Any], dict[str, Any]], server_args: Any
 ) -> dict[str, Any]:
-    """What later releases log as they start."""
+    """Redact keys and passwords in what later releases log at startup."""
     shown: dict[str, Any] = without_secrets(original(server_args))
     return shown

@@ -1,4 +1,4 @@
-"""The chat endpoint: what its template makes of a dialogue, and a hook on how it streams log-probabilities."""
+"""Hook on the chat endpoint's streamed log-probabilities."""
 
 from __future__ import annotations
 
@@ -9,5 +9,7 @@ from typing import Any
 def around_process_logprobs_tokens(
     original: Callable[..., Any], self: Any, logprobs: Any, use_token_index: bool = False
 ) -> Any:
-    """Upstream gives every token of a streamed chunk the first one's; a replayed chunk has many tokens."""
+    """Use each token's own alternatives: upstream uses the first token's for a whole chunk, and a replayed chunk has
+    many.
+    """
     return original(self, logprobs, use_token_index=True)

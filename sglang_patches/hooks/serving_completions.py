@@ -1,4 +1,4 @@
-"""Hook on ``OpenAIServingCompletion._build_completion_response``: ``meta_info.hive`` on ``/v1/completions``.
+"""Hook on ``OpenAIServingCompletion._build_completion_response``: adds ``meta_info.hive`` to ``/v1/completions``.
 
 Chat completions return ``meta_info`` on request; upstream's completions never do.
 """
@@ -11,13 +11,13 @@ from sglang.srt.entrypoints.openai.protocol import CompletionResponse, Completio
 
 
 class AnnotatedChoice(CompletionResponseChoice):  # type: ignore[misc]
-    """A choice that carries what Hive did for it."""
+    """A choice with ``meta_info``."""
 
     meta_info: dict[str, Any]
 
 
 class AnnotatedCompletion(CompletionResponse):  # type: ignore[misc]
-    """A completion whose choices are annotated: pydantic serialises by declared type."""
+    """A completion with annotated choices, as a type: pydantic serializes by declared type."""
 
     choices: list[AnnotatedChoice]
 
@@ -25,7 +25,7 @@ class AnnotatedCompletion(CompletionResponse):  # type: ignore[misc]
 def after_build_completion_response(
     response: Any, _self: Any, _request: Any, ret: list[dict[str, Any]], *_args: Any, **_kwargs: Any
 ) -> Any:
-    """Add ``choices[i].meta_info = {"hive": {...}}``, the answer's annotation from the tokenizer manager."""
+    """Add ``choices[i].meta_info = {"hive": {...}}``, the annotation from the tokenizer manager."""
     choices = [
         AnnotatedChoice.model_construct(**dict(choice), meta_info={"hive": item["meta_info"].get("hive", {})})
         for choice, item in zip(response.choices, ret, strict=True)

@@ -1,8 +1,8 @@
-"""Hooks on ``TokenizerManager``: the one way every endpoint's requests take to the scheduler.
+"""Hooks on ``TokenizerManager``, through which every endpoint's requests reach the scheduler.
 
-Requests of the main endpoints were checked at the door (:mod:`sglang_patches.http.request_door`); here all others are
-checked, the tag of the headers is written over that of the body, and every answer gets ``meta_info.hive``, which says
-what was done.
+The request middleware (:mod:`sglang_patches.http.request_middleware`) has checked requests of the main endpoints. All
+other requests are checked here.  The tag from the headers overrides the tag in the body, and every output gets
+``meta_info.hive``, which says what Hive did for the request.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from hive_frontend.wire import MAX_SAMPLE, TAG_KEY
 from hive.server.request_checks import check_request_object
 from hive.server.request_tag import RequestError, header_tag, tag_in
 from sglang_patches.http.meta_info import annotate
-from sglang_patches.http.request_door import ROUTE
+from sglang_patches.http.request_middleware import ROUTE
 
 
 def around_generate_request(
     original: Callable[..., AsyncGenerator[Any, None]], self: Any, obj: Any, request: Any = None
 ) -> AsyncIterator[Any]:
-    """Check and tag the request, and annotate every answer: a dict, or a list of them for a batch without streaming."""
+    """Check and tag the request, and annotate every output: a dict, or a list of dicts for an unstreamed batch."""
     return _annotated(original, self, obj, request)
 
 
 async def _annotated(
     original: Callable[..., AsyncGenerator[Any, None]], manager: Any, obj: Any, request: Any
 ) -> AsyncIterator[Any]:
-    # Endpoints without a door of their own (responses, Anthropic's messages, ...) end up here, too.
+    # Endpoints whose bodies the middleware does not check (responses, Anthropic's messages, ...) also arrive here.
     if isinstance(obj.input_ids, Mapping):
-        # Ollama's chat hands over all that the tokenizer returns.
+        # Ollama's chat endpoint passes the tokenizer's whole return value.
         obj.input_ids = obj.input_ids["input_ids"]
-    if not _checked_at_the_door(request, obj.sampling_params):
+    if not _checked_by_middleware(request, obj.sampling_params):
         check_request_object(obj, manager.hive_limits)
     if tag := header_tag.get().to_dict():
         params = obj.sampling_params
@@ -46,9 +46,11 @@ async def _annotated(
         else:
             obj.sampling_params = _tagged(params, tag)
     if getattr(obj, "session_params", None) is not None and any(
-        "tenant" in _tag(obj, at) for at in range(_sets(obj))
+        "tenant" in _tag(obj, at) for at in range(_param_sets(obj))
     ):
-        raise RequestError("session_params", "must not be set by a tenant: SGLang's sessions are everybody's")
+        raise RequestError(
+            "session_params", "must not be set by a tenant: SGLang's sessions are not separated by tenant"
+        )
     segments = manager.hive_segments
     needed = await segments.prepare(obj) if segments is not None and hasattr(obj, "text") else ()
     async with aclosing(original(manager, obj, request)) as answers:
@@ -57,15 +59,16 @@ async def _annotated(
                 if isinstance(item, dict) and "completion_tokens" in item.get("meta_info", {}):
                     annotate(item["meta_info"], _tag(obj, item.get("index", index)))
                     if needed:
-                        segments.answered(needed, item["meta_info"])
+                        segments.forget_missing(needed, item["meta_info"])
             yield answer
 
 
-def _checked_at_the_door(request: Any, params: Any) -> bool:
-    """Whether a request has the fields of the body that was checked, as they came.
+def _checked_by_middleware(request: Any, params: Any) -> bool:
+    """Whether a request has exactly the fields of the body that the request middleware checked.
 
-    Other endpoints make fields of their own, and this one takes some of headers if it is told to.  Integers of more
-    than 64 bits are floats to the door's parser and integers to the endpoint's: only custom parameters may be so large.
+    Other endpoints create fields of their own, and ``/generate`` can be configured to take some from headers.  The
+    middleware's parser reads integers of more than 64 bits as floats, the endpoint's parser as integers; only custom
+    parameters may be that large.
     """
     scope = getattr(request, "scope", None) or {}
     if scope.get(ROUTE) != "/generate" or _HEADER_OVERRIDES or isinstance(params, list):
@@ -81,10 +84,10 @@ _HEADER_OVERRIDES = os.environ.get("SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES", "")
 
 
 def before_send_one_request(self: Any, tokenized_obj: Any) -> None:
-    """Give each sample of a request with ``n`` > 1 its number: upstream gives all of them one seed.
+    """Number the samples of a request with ``n`` > 1: upstream gives all of them the same seed.
 
-    They are sent one after the other with one object of parameters, in which each leaves the number of the next.
-    (Before them, upstream warms the radix cache with a copy of it.)
+    They are sent one after the other and share one object of parameters, in which each sample leaves the number of
+    the next. (Before them, upstream warms the radix cache with a copy of the request.)
     """
     shared = tokenized_obj.sampling_params
     tokenized_obj.sampling_params = copy.copy(shared)
@@ -95,18 +98,18 @@ def before_send_one_request(self: Any, tokenized_obj: Any) -> None:
 
 
 def _tagged(params: dict[str, Any] | None, tag: dict[str, Any]) -> dict[str, Any]:
-    """Sampling parameters with a tag: field by field, it wins over what they have."""
+    """Return sampling parameters with a tag; its fields override those already set."""
     custom = (params or {}).get("custom_params") or {}
     return {**(params or {}), "custom_params": {**custom, TAG_KEY: {**(custom.get(TAG_KEY) or {}), **tag}}}
 
 
-def _sets(obj: Any) -> int:
-    """How many sets of sampling parameters a request has."""
+def _param_sets(obj: Any) -> int:
+    """Return the number of sets of sampling parameters of a request."""
     return len(obj.sampling_params) if isinstance(obj.sampling_params, list) else 1
 
 
 def _tag(obj: Any, index: int) -> dict[str, Any]:
-    """The tag of the ``index``-th answer to a request; a batch may carry one for each of its prompts."""
+    """Return the tag of a request's ``index``-th output; a batch may have one tag per prompt."""
     params = getattr(obj, "sampling_params", None)
     if isinstance(params, list):
         params = params[index] if index < len(params) else None
@@ -114,33 +117,33 @@ def _tag(obj: Any, index: int) -> dict[str, Any]:
 
 
 CRASHED = 1
-"""The launcher's exit status."""
+"""The launcher's exit status after a crash."""
 
 
-LAST_WORDS_S = 1.0
-"""A process that reports an error ends a moment later; then its status is known."""
+EXIT_WAIT_S = 1.0
+"""Seconds to wait for a process that reported an error to exit, so that its status is known."""
 
 
 def running_phase_sigquit_handler(self: Any, signum: Any = None, frame: Any = None) -> None:
-    """A child has failed, or has told so: end all the others, and say which it was."""
+    """Handle the failure of a child process: end all processes and report which one failed."""
     from sglang.srt.utils import kill_process_tree
 
     manager = self.tokenizer_manager
     watchdog = manager._subprocess_watchdog
-    cause = "a process of its own asked for it"
+    cause = "one of its processes requested it"
     if watchdog is not None:
         cause = cause_of(watchdog._processes, watchdog._names)
         watchdog.stop()
     manager.dump_requests_before_crash()
     kill_process_tree(os.getpid(), include_parent=False)
     print(f"hive: the server ends with status {CRASHED}: {cause}", file=sys.stderr, flush=True)
-    # Nothing of what runs here may keep it: threads of uvicorn and of SGLang wait for a scheduler that is gone.
+    # Exit at once: threads of uvicorn and SGLang would wait for a scheduler that is gone.
     os._exit(CRASHED)
 
 
 def cause_of(processes: Any, names: Any) -> str:
-    """Which of the processes failed, and how."""
-    for seconds in (0.0, LAST_WORDS_S):
+    """Return which process failed, and how."""
+    for seconds in (0.0, EXIT_WAIT_S):
         for process, name in zip(processes, names, strict=True):
             process.join(seconds)
             status = process.exitcode
@@ -148,8 +151,8 @@ def cause_of(processes: Any, names: Any) -> str:
                 continue
             how = f"was killed by {_signal(-status)}" if status < 0 else f"ended with status {status}"
             return f"{name} (process {process.pid}) {how}"
-    # A scheduler that fails ends with status 0.
-    return "a scheduler or the detokenizer failed; what it said of that is above"
+    # A scheduler that fails exits with status 0.
+    return "a scheduler or the detokenizer failed; see its error above"
 
 
 def _signal(number: int) -> str:

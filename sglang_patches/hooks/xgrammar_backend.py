@@ -1,7 +1,7 @@
 """Hooks on ``sglang.srt.constrained.xgrammar_backend``: grammar-constrained decoding on a CPU.
 
-Upstream pins the bitmask's memory (which wants an NVIDIA driver) and raises for every device that is not
-CUDA-like.  xgrammar ships a CPU kernel for the same bitmask; these replacements route to it.
+Upstream pins the bitmask's memory, which needs an NVIDIA driver, and raises an error on every device that is not
+CUDA-like.  xgrammar has a CPU kernel for the same bitmask; these replacements call it.
 """
 
 from __future__ import annotations

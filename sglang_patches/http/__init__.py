@@ -1,1 +1,1 @@
-"""The HTTP process: the door, Hive's own routes, and how they reach the schedulers."""
+"""The HTTP process: the request middleware, Hive's own routes, and the control channel to the schedulers."""

@@ -1,4 +1,4 @@
-"""Hive's control messages, from the HTTP process to every scheduler."""
+"""Sends Hive's control messages from the HTTP process to every scheduler."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 CONTROL_PREFIX = "hive:"
-"""Marks Hive's messages on the one control channel that carries JSON both ways (``/dumper``)."""
+"""Prefix of Hive's messages on SGLang's only control channel that carries JSON in both directions (``/dumper``)."""
 
 Control = Callable[..., Awaitable[list[dict[str, Any]]]]
-"""Takes an operation and its body as keywords, and collects the answers: one per data-parallel rank."""
+"""Sends an operation with its body as keywords, and returns the responses: one per data-parallel rank."""
 
 
 def controller(tokenizer_manager: Any) -> Control:
-    """The channel of a running tokenizer manager."""
+    """Return the control channel of a running tokenizer manager."""
 
     async def control(operation: str, **body: Any) -> list[dict[str, Any]]:
         from sglang.srt.managers.io_struct import DumperControlReqInput

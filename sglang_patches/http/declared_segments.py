@@ -1,8 +1,8 @@
 """Segments that ordinary requests declare, in the HTTP process.
 
-By spans of token ids in ``custom_params.hive_segments``, or by separators in the text.  What the scheduler is sent is
-a :class:`~hive.server.kv_segments.request.KvRequest`.  Encodings in a context of the server's own (standalone,
-neutral) are made here, by a request of their own before the one that needs them.
+A request declares segments as spans of token ids in ``custom_params.hive_segments``, or with separators in its text.
+The scheduler receives them as a :class:`~hive.server.kv_segments.request.KvRequest`.  For encodings in one of the
+server's own contexts (standalone, neutral), this module first sends a separate request that computes them.
 """
 
 from __future__ import annotations
@@ -22,33 +22,35 @@ from hive.server.request_tag import RequestError
 from sglang_patches.http.kv_calls import Call, kv_call, tenant_of, write
 
 Encoding = tuple[str, str, str, str, str]
-"""Tenant, adapter, extra key, context and digest of what was encoded in a context of the server's own."""
+"""Tenant, adapter, extra key, context and digest of a segment encoded in one of the server's own contexts."""
 
 MAX_KNOWN = 65536
-"""Encodings that were made here and are remembered."""
+"""Maximum number of computed encodings that are remembered."""
 
 separated_chat: ContextVar[bool] = ContextVar("separated_chat", default=False)
-"""Whether the request that is being served is a chat with separators: it comes rendered, and tokenised with them."""
+"""Whether the current request is a chat with separators: its prompt is already rendered and tokenized, with
+separators.
+"""
 
 
 class DeclaredSegments:
-    """See the module."""
+    """Prepares requests with declared segments; see the module."""
 
     def __init__(self, tokenizer_manager: Any, args: HiveServerArgs) -> None:
         self._manager = tokenizer_manager
         self._corrector = args.corrector
         self._neutral_text = args.kv_neutral_prefix
         self._known: OrderedDict[Encoding, None] = OrderedDict()
-        """The longest unused first."""
+        """Least recently used first."""
 
     async def prepare(self, obj: Any) -> Sequence[Encoding]:
-        """Say in a request, before it is tokenised, what it asks of the store.
+        """Write the request's segments into it, before it is tokenized.
 
-        Returns the encodings among it that are made here, for :meth:`answered`: the engine is free to write a request
-        of several samples anew.
+        Returns the encodings in the server's own contexts that the request needs, for :meth:`forget_missing`; they
+        are returned because the engine may rewrite a request of several samples.
 
         Raises:
-            RequestError: where it cannot be had.
+            RequestError: if the segments are invalid or cannot be served.
         """
         if (call := kv_call.get()) is not None:
             write(obj, call)
@@ -69,22 +71,23 @@ class DeclaredSegments:
                 )
             spec["spans"] = [{"start": start, "end": end} for start, end in separated]
         if obj.input_ids is None and obj.text is not None:
-            # Without separators and spans, there may be an output to be kept behind a prompt of known length.
+            # Even without separators and spans, the request may keep its output, which needs a prompt of known
+            # length.
             obj.input_ids, obj.text = self._encode(obj.text, True), None
         request = spans_request(
             spec, len(obj.input_ids), f"custom_params.{SEGMENTS_FIELD}", corrector=self._corrector
         )
-        # Requests for embeddings have none.
+        # Embedding requests have no extra key.
         request = replace(request, extra_key=getattr(obj, "extra_key", None) or "")
         needed = await self._make(obj, request)
         write(obj, request)
         return needed
 
     def _split(self, obj: Any) -> list[tuple[int, int]] | None:
-        """Take separators out of a prompt; where its segments are, None without separators."""
+        """Remove separators from a prompt; return the spans of its segments, or None without separators."""
         text = obj.text
         if text is None and isinstance(obj.input_ids, list) and separated_chat.get():
-            # Chats come rendered and tokenised.
+            # Chat prompts are already rendered and tokenized.
             text = self._tokenizer().decode(obj.input_ids)
         if not isinstance(text, str) or SEPARATOR not in text:
             return None
@@ -102,25 +105,25 @@ class DeclaredSegments:
             raise RequestError("text", "needs a server with a tokenizer: send input_ids and spans")
         return tokenizer
 
-    # Contexts of the server's own.
+    # The server's own contexts.
 
     async def _make(self, obj: Any, request: KvRequest) -> list[Encoding]:
-        """Have encodings made that a request asks for in a context of the server's own, and name all of them."""
+        """Compute the missing encodings that a request needs in the server's own contexts; return all that it needs."""
         needed = []
-        wanted = {}
+        missing = {}
         for span in request.spans:
             if span.name != "producer":
                 tokens = obj.input_ids[span.start : span.end]
                 tenant, adapter = tenant_of(obj) or "", obj.lora_path or ""
                 key = (tenant, adapter, request.extra_key, span.name, digest(tokens))
                 if key not in self._known:
-                    wanted[key] = self._make_one(span.name, tokens, obj, request.extra_key)
+                    missing[key] = self._make_one(span.name, tokens, obj, request.extra_key)
                 self._remember(key)
                 needed.append(key)
         try:
-            await asyncio.gather(*wanted.values())
+            await asyncio.gather(*missing.values())
         except BaseException:
-            for key in wanted:
+            for key in missing:
                 self._known.pop(key, None)
             raise
         return needed
@@ -128,10 +131,10 @@ class DeclaredSegments:
     async def _make_one(self, context: str, tokens: Sequence[int], obj: Any, extra_key: str) -> None:
         before = self._encode(self._neutral_text, True) if context == "neutral" else []
         keep = Keep(len(before), len(before) + len(tokens), context)
-        # It is looked up under the key of the request that needs it.
-        asked = KvRequest(keeps=(keep,), choreographed=True, extra_key=extra_key)
-        call = Call([*before, *tokens], asked, obj.lora_path)
-        await call.answer(self._manager, tenant_of(obj))
+        # The encoding is stored under the key of the request that needs it.
+        kv_request = KvRequest(keeps=(keep,), choreographed=True, extra_key=extra_key)
+        call = Call([*before, *tokens], kv_request, obj.lora_path)
+        await call.output(self._manager, tenant_of(obj))
 
     def _remember(self, key: Encoding) -> None:
         self._known[key] = None
@@ -139,8 +142,10 @@ class DeclaredSegments:
         if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
 
-    def answered(self, needed: Sequence[Encoding], meta_info: dict[str, Any]) -> None:
-        """What was not stored any more when a request needed it is to be made again."""
+    def forget_missing(self, needed: Sequence[Encoding], meta_info: dict[str, Any]) -> None:
+        """Forget encodings that were no longer stored when a request needed them, so that the next request recomputes
+        them.
+        """
         if meta_info["hive"].get("kv", {}).get("missing"):
             for key in needed:
                 self._known.pop(key, None)

@@ -17,7 +17,7 @@ from hive.server.request_tag import header_tag
 from sglang_patches.http import choreography
 from sglang_patches.http.chat_template import render
 from sglang_patches.http.control import controller
-from sglang_patches.http.request_door import PARSED
+from sglang_patches.http.request_middleware import PARSED
 from sglang_patches.scheduling.steps import running_mean
 
 T = TypeVar("T")
@@ -34,16 +34,16 @@ class AgentRegistration(BaseModel):
     name: Name
     description: str = Field(default="", max_length=1024)
     session: Name | None = None
-    """The run that announces the agent; it counts as active from now on."""
+    """The run that registers the agent. The agent counts as active from now on."""
 
 
 def router(
     tokenizer_manager: Any, access: Access, messages: choreography.Choreography | None = None
 ) -> APIRouter:
-    """The ``/hive`` routes over a running tokenizer manager.
+    """Return the ``/hive`` routes for a running tokenizer manager.
 
-    Each works on the tenant that ``x-hive-tenant`` names.  Without that header, operators see all tenants, and others
-    what is nobody's.
+    Each route works on the tenant in ``x-hive-tenant``.  Without that header, operators see all tenants, and others
+    see only anonymous requests.
     """
     from sglang.srt.utils.auth import AuthLevel, auth_level
 
@@ -73,11 +73,11 @@ def router(
         tenant = header_tag.get().tenant
         if messages is not None:
             await messages.end_session(tenant, session)
-        answers = await control("end_session", tenant=tenant, session=session)
-        counts = [part["requests"] for part in answers]
+        parts = await control("end_session", tenant=tenant, session=session)
+        counts = [part["requests"] for part in parts]
         known = [count for count in counts if count is not None]
         if not known:
-            raise HTTPException(404, f"session {session!r} is not known: it sent no request, or it has ended")
+            raise HTTPException(404, f"session {session!r} is unknown: it sent no request, or it has ended")
         return {"session": session, "requests": sum(known)}
 
     @routes.post("/render")
@@ -92,7 +92,9 @@ def router(
         return {"version": version("hive"), **await statistics("stats", request)}
 
     async def check() -> dict[str, Any]:
-        """Look through the caches' books: takes about a second for each million of states, and nothing runs then."""
+        """Check the caches' accounting. Takes about one second per million states, and blocks the scheduler
+        meanwhile.
+        """
         parts = await control("check")
         problems = [problem for part in parts for problem in part["problems"]]
         return {"idle": all(part["idle"] for part in parts), "problems": problems}
@@ -103,10 +105,10 @@ def router(
 
 
 def checked(validate: Callable[[Any], T], data: Any) -> T:
-    """Run a pydantic validator over untrusted data.
+    """Run a pydantic validator on untrusted data.
 
     Raises:
-        HTTPException: status 400, naming each field at fault and its rule, in one line.
+        HTTPException: status 400; one line names each invalid field and its rule.
     """
     try:
         return validate(data)
@@ -116,10 +118,10 @@ def checked(validate: Callable[[Any], T], data: Any) -> T:
 
 
 def merge_ranks(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Add up the summaries of data-parallel ranks: numbers are summed, dicts and agents merged by name, and ratios are
-    those of the sums.
+    """Merge the summaries of data-parallel ranks: sum numbers, merge dicts and agents by name, recompute ratios from
+    the sums.
 
-    Scores compare the agents of one rank; of an agent that several ranks know, those of the first are shown.
+    Scores are relative to the agents of one rank.  If several ranks know an agent, the first rank's scores are shown.
     """
     merged: dict[str, Any] = {}
     for part in parts:
@@ -146,7 +148,7 @@ def _add(left: Any, right: Any) -> Any:
         case list(), list():
             by_name: dict[Any, Any] = {}
             for item in [*left, *right]:
-                # Agents have names, and what they share has two; each is a tenant's.
+                # An agent is identified by tenant and name; an entry of shared KV by two agents.
                 names = ("tenant", "name", "agent", "producer_tenant", "producer")
                 name = tuple(item.get(part) for part in names)
                 by_name[name] = _add(by_name[name], item) if name in by_name else item

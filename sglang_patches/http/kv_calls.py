@@ -1,4 +1,4 @@
-"""Requests that Hive itself sends to the engine, and what they ask of the segment store."""
+"""Requests that Hive itself sends to the engine, and their requests to the segment store."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hive.server.kv_segments.request import KV_FIELD, SEGMENTS_FIELD, KvRequest
 from hive.server.request_tag import header_tag, tag_in
 
 kv_call: ContextVar[KvRequest | None] = ContextVar("kv_call", default=None)
-"""What a request of Hive's own asks of the store; it declares nothing itself."""
+"""The segment-store request of a call by Hive itself; such a call declares no segments."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One request."""
+    """One request by Hive to the engine."""
 
     input_ids: Sequence[int]
     kv: KvRequest
@@ -25,15 +25,15 @@ class Call:
     sampling_params: dict[str, Any] = field(default_factory=lambda: {"max_new_tokens": 1, "temperature": 0})
     stream: bool = False
 
-    async def answers(
+    async def outputs(
         self, tokenizer_manager: Any, tenant: str | None, request: Any = None
     ) -> AsyncGenerator[dict[str, Any]]:
-        """The engine's answers: one, or with ``stream`` one for each piece.
+        """Yield the engine's outputs: one, or with ``stream`` one per piece.
 
         Args:
             tokenizer_manager: of the server.
-            tenant: whose request it is.
-            request: of the client, whose going away ends this one.
+            tenant: the request's tenant.
+            request: the client's request; if the client disconnects, this request is aborted.
         """
         from sglang.srt.managers.io_struct import GenerateReqInput
 
@@ -43,26 +43,29 @@ class Call:
             lora_path=self.lora_path,
             stream=self.stream,
         )
-        async with aclosing(tokenizer_manager.generate_request(obj, request)) as answers:
-            # The hook on the engine's own method reads both as it begins; nobody else is to see them.
-            asked, tagged = kv_call.set(self.kv), header_tag.set(replace(header_tag.get(), tenant=tenant))
+        async with aclosing(tokenizer_manager.generate_request(obj, request)) as outputs:
+            # The hook on the engine's method reads both variables when it starts; no other code may see them.
+            kv_token, tag_token = (
+                kv_call.set(self.kv),
+                header_tag.set(replace(header_tag.get(), tenant=tenant)),
+            )
             try:
-                first = await anext(answers)
+                first = await anext(outputs)
             finally:
-                kv_call.reset(asked)
-                header_tag.reset(tagged)
+                kv_call.reset(kv_token)
+                header_tag.reset(tag_token)
             yield first
-            async for answer in answers:
-                yield answer
+            async for output in outputs:
+                yield output
 
-    async def answer(self, tokenizer_manager: Any, tenant: str | None, request: Any = None) -> dict[str, Any]:
-        """The engine's last answer."""
-        async with aclosing(self.answers(tokenizer_manager, tenant, request)) as answers:
-            return [answer async for answer in answers][-1]
+    async def output(self, tokenizer_manager: Any, tenant: str | None, request: Any = None) -> dict[str, Any]:
+        """Return the engine's last output."""
+        async with aclosing(self.outputs(tokenizer_manager, tenant, request)) as outputs:
+            return [output async for output in outputs][-1]
 
 
 def write(obj: Any, kv: KvRequest) -> None:
-    """Say in a request of the engine what it asks of the store."""
+    """Write a segment-store request into a request to the engine."""
     params = obj.sampling_params or {}
     custom = {
         key: value for key, value in (params.get("custom_params") or {}).items() if key != SEGMENTS_FIELD
@@ -71,6 +74,6 @@ def write(obj: Any, kv: KvRequest) -> None:
 
 
 def tenant_of(obj: Any) -> str | None:
-    """Whose request it is; the tag of the headers has been written into its parameters."""
+    """Return the request's tenant; the tag from the headers is already in its parameters."""
     tenant: str | None = tag_in((obj.sampling_params or {}).get("custom_params")).get("tenant")
     return tenant

@@ -17,7 +17,7 @@ from sglang_patches.http.control import controller
 
 
 def router(tokenizer_manager: Any) -> APIRouter:
-    """The routes over a running tokenizer manager."""
+    """Return the routes for a running tokenizer manager."""
     routes = APIRouter(prefix="/hive")
     control = controller(tokenizer_manager)
 
@@ -31,7 +31,7 @@ def router(tokenizer_manager: Any) -> APIRouter:
         try:
             return EventStream(hub)
         except TooManyClients as error:
-            # SGLang's handler of HTTPException leaves headers out.
+            # SGLang's handler for HTTPException drops headers.
             return JSONResponse({"detail": str(error)}, 503, {"retry-after": "10"})
 
     @routes.get(page.PATH.removeprefix("/hive"), response_class=Response)
@@ -42,6 +42,6 @@ def router(tokenizer_manager: Any) -> APIRouter:
 
 
 def _stopping() -> bool:
-    """Whether uvicorn is about to end; it has no other way to ask, and waits for streams to end by themselves."""
+    """Whether uvicorn is shutting down. It has no public way to ask, and waits for streams to end by themselves."""
     handler = signal.getsignal(signal.SIGINT)
     return bool(getattr(getattr(handler, "__self__", None), "should_exit", False))

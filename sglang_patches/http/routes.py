@@ -1,7 +1,7 @@
-"""Every route of SGLang's HTTP server, and what the door does with it.
+"""Every route of SGLang's HTTP server, and how the request middleware treats it.
 
-A route that is in none of these tables is refused, so what a new version adds is looked at before it serves.  They
-hold the routes of all versions that Hive runs on.  Its own routes are those under ``/hive/``.
+The request middleware rejects routes that are in none of these tables, so a new version's routes are reviewed before
+they are served.  The tables contain the routes of all supported versions.  Hive's own routes are under ``/hive/``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHECKED: dict[str, Callable[[Any, Limits], None]] = {
     "/generate": check_generate,
     "/v1/completions": check_completion,
     "/v1/chat/completions": check_chat,
-    # SageMaker's name for the same.
+    # SageMaker's name for chat completions.
     "/invocations": check_chat,
     VERTEX: check_vertex,
     "/hive/render": check_render,
@@ -37,13 +37,13 @@ CHECKED: dict[str, Callable[[Any, Limits], None]] = {
     "/hive/prefill": check_prefill,
     "/hive/decode": check_decode,
 }
-"""Routes whose bodies are checked field by field, each by its function."""
+"""Routes whose bodies are checked field by field, with their check functions."""
 
 SAMPLES = "/hive/generate"
-"""Whose ids are those of its samples."""
+"""The route whose request ids are those of its samples."""
 
 CHATS = ("/v1/chat/completions", "/invocations")
-"""Those that leave out ``meta_info`` unless they are asked for it."""
+"""Routes that omit ``meta_info`` unless the request asks for it."""
 
 GENERATING = frozenset(
     {
@@ -56,17 +56,17 @@ GENERATING = frozenset(
         "/v1/realtime",
     }
 )
-"""Routes whose requests are checked as they leave for the engine, in :mod:`sglang_patches.hooks.tokenizer_manager`."""
+"""Routes whose requests :mod:`sglang_patches.hooks.tokenizer_manager` checks on their way to the engine."""
 
 PICKLED = frozenset(
     {
         "/load_lora_adapter_from_tensors",
         "/update_weights_from_tensor",
-        # Fetches pickles from the sockets that it is told.
+        # Fetches pickles from the sockets named in the request.
         "/update_weights_from_ipc",
     }
 )
-"""Routes that unpickle what they are sent, which is to run the sender's code."""
+"""Routes that unpickle request data, which can run the sender's code."""
 
 OTHERS = frozenset(
     {
@@ -106,21 +106,21 @@ _PATTERNS = {
 }
 
 SHOWING_ARGUMENTS = frozenset({"/server_info", "/get_server_info"})
-"""Routes whose answers have the server's arguments in them, keys included."""
+"""Routes whose responses contain the server's arguments, including keys."""
 
 OF_ALL_TENANTS = frozenset({"/hive/events", "/metrics"})
-"""Routes that tell of all tenants alike, and so are not for requests of one."""
+"""Routes that show all tenants, so requests of a tenant may not use them."""
 
 FOR_OPERATORS = frozenset({"/hive/events"})
-"""Those of them that need the operator's key; scrapers of metrics have none."""
+"""Routes of :data:`OF_ALL_TENANTS` that need the operator's key; metrics scrapers have no key."""
 
 PAGES = frozenset({"/", "/docs", "/redoc", "/hive/ui"})
-"""What people look at in a browser."""
+"""Routes that people open in a browser."""
 
 
 def route_of(path: str) -> str | None:
-    """The route that serves a path, as SGLang spells it; the path itself for Hive's own; None for unknown ones."""
-    # SGLang redirects paths that end in a slash, and serves metrics under it.
+    """Return the route that serves a path, as SGLang spells it; the path itself for Hive's routes; None if unknown."""
+    # SGLang redirects paths that end in a slash, and serves metrics under such a path.
     plain = path.rstrip("/") or "/"
     if (
         plain in CHECKED

@@ -1,7 +1,7 @@
-"""``POST /hive/generate``: one prompt and many samples of its answer, in one request.
+"""``POST /hive/generate``: one prompt and many samples of its continuation, in one request.
 
-The prompt is rendered and tokenised once, the samples go to the scheduler in one message, and each is answered as it
-ends.  What a sample is drawn from is its own: its seed, its tag, its id.
+The prompt is rendered and tokenized once, and all samples go to the scheduler in one message.  Each sample is
+returned as it finishes.  Every sample has its own seed, tag and id.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from hive.server.request_checks.samples import PROMPTS
 from hive.server.request_tag import RequestError, header_tag, shown, tag_in
 from sglang_patches.http.chat_template import render
 from sglang_patches.http.meta_info import annotate
-from sglang_patches.http.request_door import PARSED, error_body
+from sglang_patches.http.request_middleware import PARSED, error_body
 
 CHAT_ENDPOINT_ONLY = "chat_endpoint_only"
-"""Code of the refusal of a dialogue with whose answers the chat endpoint does more than to hand them on."""
+"""Error code for a dialogue whose output the chat endpoint must post-process."""
 
 
 def router(tokenizer_manager: Any, access: Access) -> APIRouter:
-    """The routes over a running tokenizer manager."""
+    """Return the routes for a running tokenizer manager."""
     routes = APIRouter(prefix="/hive")
 
     @routes.post("/generate")
@@ -41,9 +41,7 @@ def router(tokenizer_manager: Any, access: Access) -> APIRouter:
             rendered = render(chat, body["messages"], body.get("prefix_ids") or [])
             defaults = rendered["sampling_params"]
             if defaults is None:
-                rule = (
-                    "must go to /v1/chat/completions: it does more with the model's answer than to hand it on"
-                )
+                rule = "must be sent to /v1/chat/completions, which post-processes the output of this model"
                 refusal = error_body(RequestError("messages", rule), CHAT_ENDPOINT_ONLY)
                 return Response(refusal, 409, media_type="application/json")
             prompt = {"kept": rendered["kept"], "ids": rendered["ids"]}
@@ -56,14 +54,14 @@ def router(tokenizer_manager: Any, access: Access) -> APIRouter:
         except BaseException:
             samples.discard()
             raise
-        return _Lines(samples, prompt)
+        return _JsonLinesResponse(samples, prompt)
 
     @routes.delete("/requests/{rid:path}")
     async def abort(rid: str, request: Request) -> dict[str, Any]:
         state = tokenizer_manager.rid_to_state.get(rid)
         tenant = header_tag.get().tenant
-        everybodys = tenant is None and access.is_operator(request.headers.raw)
-        known = state is not None and (everybodys or _tenant_of(state.obj) == tenant)
+        all_tenants = tenant is None and access.is_operator(request.headers.raw)
+        known = state is not None and (all_tenants or _tenant_of(state.obj) == tenant)
         if known:
             tokenizer_manager.abort_request(rid)
         return {"rid": rid, "known": known}
@@ -72,7 +70,7 @@ def router(tokenizer_manager: Any, access: Access) -> APIRouter:
 
 
 def with_defaults(params: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Sampling parameters, with the chat endpoint's where a request leaves them out; stops are joined."""
+    """Return sampling parameters, completed with the chat endpoint's defaults; stop strings are concatenated."""
     joined = {**defaults, **{name: value for name, value in params.items() if value is not None}}
     given = params.get("stop") or []
     if stops := [*defaults.get("stop", ()), *([given] if isinstance(given, str) else given)]:
@@ -86,12 +84,12 @@ def _tenant_of(obj: Any) -> str | None:
 
 
 def _aborted(state: Any) -> bool:
-    """Whether a sample was aborted before it was sent; only some releases of SGLang remember that."""
+    """Whether a sample was aborted before it was sent; only some releases of SGLang record this."""
     return getattr(state, "abort_requested", False) and not state.dispatched
 
 
-class _Bell:
-    """Stands for the event of one sample: it says which one it is that has news."""
+class _SampleEvent:
+    """Replaces the event of one sample's state: records which sample has a new output."""
 
     __slots__ = ("_index", "_samples")
 
@@ -100,7 +98,7 @@ class _Bell:
         self._index = index
 
     def set(self) -> None:
-        self._samples.ring(self._index)
+        self._samples.notify(self._index)
 
 
 class Samples:
@@ -108,8 +106,8 @@ class Samples:
 
     Args:
         manager: SGLang's tokenizer manager.
-        body: of the request, checked; ``input_ids`` are the prompt where messages were rendered.
-        request: of the client, for logs.
+        body: the checked request body; ``input_ids`` are the prompt if messages were rendered.
+        request: the client's request, for logs.
     """
 
     def __init__(self, manager: Any, body: Mapping[str, Any], request: Request) -> None:
@@ -117,26 +115,26 @@ class Samples:
 
         self._manager = manager
         self._request = request
-        self._asked: list[Mapping[str, Any]] = body["samples"]
+        self._requested: list[Mapping[str, Any]] = body["samples"]
         self._prompt = next(name for name in PROMPTS if body.get(name) is not None)
         shared = body.get("sampling_params") or {}
         custom = shared.get("custom_params") or {}
         tag = custom.get(TAG_KEY) or {}
         header = header_tag.get().to_dict()
         self._custom = {name: value for name, value in custom.items() if name != TAG_KEY}
-        self._tags = [{**tag, **(sample.get(TAG_KEY) or {}), **header} for sample in self._asked]
+        self._tags = [{**tag, **(sample.get(TAG_KEY) or {}), **header} for sample in self._requested]
         self._obj = GenerateReqInput(
             text=body.get("text"),
             input_ids=body.get("input_ids"),
-            # The first one's tag, for what looks at the request as a whole: all have the same tenant, or their own.
+            # For code that inspects the whole request: either all samples share a tenant, or none has one.
             sampling_params={**shared, "custom_params": {**self._custom, TAG_KEY: self._tags[0]}},
             lora_path=body.get("lora_path"),
             stream=bool(body.get("stream")),
         )
         self._states: dict[int, Any] = {}
-        """Of the samples that are not over."""
-        self._news: dict[int, None] = {}
-        self._rung = asyncio.Event()
+        """Engine states of unfinished samples, by index."""
+        self._updated: dict[int, None] = {}
+        self._wakeup = asyncio.Event()
         self._needed: Any = ()
 
     # Into the engine.
@@ -145,7 +143,7 @@ class Samples:
         """Send all samples to the scheduler.
 
         Raises:
-            RequestError: where the request cannot be had.
+            RequestError: if the request cannot be served.
         """
         manager, obj = self._manager, self._obj
         manager.auto_create_handle_loop()
@@ -164,12 +162,12 @@ class Samples:
         except RequestError:
             raise
         except ValueError as error:
-            # What the engine refuses of a checked request is the length of its prompt, or of what shall follow it.
+            # The engine rejects a checked request only if the prompt or the requested output is too long.
             raise RequestError(self._prompt, f"cannot be served: {error}") from None
 
     def _register(self) -> None:
         manager, obj = self._manager, self._obj
-        for index, sample in enumerate(self._asked):
+        for index, sample in enumerate(self._requested):
             one = copy.copy(obj)
             one.rid = sample.get("rid") or uuid.uuid4().hex
             custom = {**obj.sampling_params["custom_params"], TAG_KEY: self._tags[index]}
@@ -178,26 +176,26 @@ class Samples:
                 one.sampling_params["sampling_seed"] = sample["sampling_seed"]
             manager._init_req_state(one, self._request)
             state = manager.rid_to_state[one.rid]
-            state.event = _Bell(self, index)
+            state.event = _SampleEvent(self, index)
             self._states[index] = state
             manager.request_logger.log_received_request(one, manager.tokenizer, self._request)
 
     def _check_adapter(self) -> None:
         path = self._obj.lora_path
-        # It has all that were ever loaded: what was unloaded since is loaded again by whoever asks for it.
+        # The cache contains every adapter that was ever loaded. SGLang reloads an unloaded one on request.
         if path is not None and path not in self._manager.lora_ref_cache:
             raise RequestError(
                 "lora_path", f"must be the name of an adapter that was loaded, got {shown(path)}"
             )
 
     async def _acquire_adapter(self) -> None:
-        """Count every sample as a use of the adapter, until it ends."""
+        """Acquire the adapter once per sample; each releases it when it ends."""
         if self._obj.lora_path is None:
             return
-        asked = copy.copy(self._obj)
-        asked.lora_path = [self._obj.lora_path] * len(self._states)
-        await self._manager._validate_and_resolve_lora(asked)
-        for state, lora_id in zip(self._states.values(), asked.lora_id, strict=True):
+        resolved = copy.copy(self._obj)
+        resolved.lora_path = [self._obj.lora_path] * len(self._states)
+        await self._manager._validate_and_resolve_lora(resolved)
+        for state, lora_id in zip(self._states.values(), resolved.lora_id, strict=True):
             state.obj.lora_id = lora_id
 
     async def _send(self) -> None:
@@ -218,14 +216,14 @@ class Samples:
             batch.append(one)
         if batch:
             sent = manager._send_batch_request(batch)
-            # Later releases of SGLang may have to wait for media there.
+            # In later releases of SGLang, this may wait for media.
             if inspect.isawaitable(sent):
                 await sent
         for index in [index for index, state in self._states.items() if _aborted(state)]:
             await self._end_unsent(index)
 
     async def _end_unsent(self, index: int) -> None:
-        """A sample that was aborted before it was sent: the scheduler has no word for it."""
+        """End a sample that was aborted before it was sent: the scheduler will not report it."""
         from sglang.srt.managers.io_struct import AbortReq
 
         state = self._states[index]
@@ -234,7 +232,7 @@ class Samples:
         self._manager._handle_abort_req(AbortReq(rid=state.obj.rid))
 
     def discard(self) -> None:
-        """Forget samples of a request that was refused, or has gone, before they were sent."""
+        """Discard samples that were not sent, of a rejected request or a disconnected client."""
         for state in self._states.values():
             if not state.dispatched:
                 self._manager.rid_to_state.pop(state.obj.rid, None)
@@ -242,46 +240,46 @@ class Samples:
 
     # Out of the engine.
 
-    def ring(self, index: int) -> None:
-        """A sample has news."""
-        self._news[index] = None
-        self._rung.set()
+    def notify(self, index: int) -> None:
+        """Record that a sample has a new output."""
+        self._updated[index] = None
+        self._wakeup.set()
 
     def wake(self) -> None:
-        """Let :meth:`answers` look around without news."""
-        self._rung.set()
+        """Make :meth:`updates` return, even without a new output."""
+        self._wakeup.set()
 
-    async def news(self) -> list[dict[str, Any]]:
-        """The next answers, or pieces of answers; none when woken without."""
-        await self._rung.wait()
-        self._rung.clear()
-        news, self._news = self._news, {}
-        return [answer for index in news if (answer := await self._answer(index)) is not None]
+    async def updates(self) -> list[dict[str, Any]]:
+        """Wait for new outputs and return them; empty after :meth:`wake`."""
+        await self._wakeup.wait()
+        self._wakeup.clear()
+        updated, self._updated = self._updated, {}
+        return [output for index in updated if (output := await self._output(index)) is not None]
 
     @property
-    def over(self) -> bool:
-        """Whether every sample was answered."""
+    def done(self) -> bool:
+        """Whether all samples are finished."""
         return not self._states
 
     def abort(self) -> None:
-        """Nobody waits for what is left."""
+        """Abort the unfinished samples."""
         for state in self._states.values():
             if not state.finished and state.dispatched:
                 self._manager.abort_request(state.obj.rid)
         self._states.clear()
 
-    async def _answer(self, index: int) -> dict[str, Any] | None:
+    async def _output(self, index: int) -> dict[str, Any] | None:
         state = self._states.get(index)
         if state is None or not state.out_list:
             return None
         out = state.out_list[-1]
         state.out_list = []
         meta = out["meta_info"]
-        # Pieces of an incremental stream tell of themselves alone.
+        # In an incremental stream, a piece has only its own customized_info.
         meta.update(state.customized_info_accumulated)
-        answer = {"index": index, "output_ids": state.output_ids, "meta_info": meta}
+        output = {"index": index, "output_ids": state.output_ids, "meta_info": meta}
         if "text" in out:
-            answer["text"] = state.get_text()
+            output["text"] = state.get_text()
         if state.finished:
             del self._states[index]
             if failure := await self._finish(state, out):
@@ -289,11 +287,11 @@ class Samples:
         if "completion_tokens" in meta:
             annotate(meta, self._tags[index])
             if self._needed:
-                self._manager.hive_segments.answered(self._needed, meta)
-        return answer
+                self._manager.hive_segments.forget_missing(self._needed, meta)
+        return output
 
     async def _finish(self, state: Any, out: dict[str, Any]) -> dict[str, Any] | None:
-        """What SGLang does when a request ends; the error, if it failed."""
+        """Do what SGLang does when a request ends; return the error if it failed."""
         manager, meta = self._manager, out["meta_info"]
         if not state.time_stats.response_sent_to_client_time:
             state.time_stats.set_response_sent_to_client_time()
@@ -312,8 +310,8 @@ class Samples:
         return {"status": int(status), "message": reason.get("message") or "aborted", "param": None}
 
 
-class _Lines(Response):
-    """The answers, one JSON object in each line, as they come; what is left when the client goes is aborted."""
+class _JsonLinesResponse(Response):
+    """A response with one JSON object per line and output; aborts the remaining samples when the client disconnects."""
 
     media_type = "application/x-ndjson"
 
@@ -330,11 +328,15 @@ class _Lines(Response):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             lines = [] if self._prompt is None else [{"prompt": self._prompt}]
-            while not (samples.over or gone.done()):
-                lines += await samples.news()
+            while not (samples.done or gone.done()):
+                lines += await samples.updates()
                 if lines:
                     await send(
-                        {"type": "http.response.body", "body": _spelled(lines), "more_body": not samples.over}
+                        {
+                            "type": "http.response.body",
+                            "body": _json_lines(lines),
+                            "more_body": not samples.done,
+                        }
                     )
                     lines = []
         finally:
@@ -347,7 +349,7 @@ async def _disconnected(receive: Any) -> None:
         pass
 
 
-def _spelled(lines: list[dict[str, Any]]) -> bytes:
+def _json_lines(lines: list[dict[str, Any]]) -> bytes:
     return b"".join(orjson.dumps(line, option=_OPTIONS) for line in lines)
 
 

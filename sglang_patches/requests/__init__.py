@@ -1,1 +1,1 @@
-"""What Hive attaches to a request of the engine."""
+"""Hive's state on requests of the engine."""

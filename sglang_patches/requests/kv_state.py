@@ -1,4 +1,4 @@
-"""What a request has of the segment store, as Hive attaches it to a request of the engine."""
+"""A request's state in the segment store, attached to a request of the engine."""
 
 from __future__ import annotations
 
@@ -16,64 +16,64 @@ from hive.server.kv_segments.segment import EncodedSegment, Placement, SegmentKe
 
 @dataclass(eq=False, slots=True)
 class Lease:
-    """What one admitted request has of the store, and what of its context it computes itself."""
+    """The KV that one admitted request uses: placed segments, and slots of its own."""
 
     begin: int
-    """Index of the first token that is not the exact tree's."""
+    """Index of the first token after the exact prefix from the radix tree."""
     pieces: list[Piece[EncodedSegment]]
-    """From :attr:`begin` on, without holes."""
+    """Contiguous, from :attr:`begin` on."""
     readers: list[tuple[EncodedSegment, Placement]]
-    """To be released."""
+    """Placements to release."""
     private: torch.Tensor
-    """int64: slots of the request's own, for what it computes or could not share."""
+    """int64: the request's own slots, for tokens that it computes or whose KV could not be shared."""
     spare: torch.Tensor
-    """int64: those of them whose tokens a corrector chooses later."""
+    """int64: the private slots for tokens that a corrector selects later."""
     indices: torch.Tensor
     """int64 [end - begin]: the slots of all tokens."""
     placed: list[PlacedRun]
     runs: list[Run]
-    """To be computed; without those that a corrector chooses later."""
+    """Runs to compute, without those that a corrector selects later."""
     waiting: bool = True
-    """Whether the runs are still to be computed."""
+    """Whether the runs have yet to be computed."""
 
     @property
     def end(self) -> int:
-        """Index behind the last token."""
+        """Index after the last token."""
         return self.pieces[-1].end
 
 
 @dataclass(eq=False, slots=True)
 class KvState:
-    """What Hive attaches to a request that takes part, as ``Req.hive.kv``."""
+    """State of a request that uses the segment store, as ``Req.hive.kv``."""
 
     request: KvRequest
     corrector: Corrector
     tenant: str
     adapter: str
     tokens: array[int]
-    """Of the prompt."""
+    """Prompt tokens."""
     keys: dict[str, SegmentKey] = field(default_factory=dict)
-    """Of its spans and of what it keeps, by name and place."""
+    """Keys of its spans and of the KV that it stores, by name and position."""
     lease: Lease | None = None
     kept: set[Keep] = field(default_factory=set)
-    """Those that were stored while the request runs on."""
-    said: dict[str, int] = field(
+    """Entries of ``request.keeps`` that are already stored."""
+    counts: dict[str, int] = field(
         default_factory=lambda: {"exact": 0, "placed": 0, "recomputed": 0, "missing": 0}
     )
-    """What the answer tells: tokens of the context by where they came from."""
+    """Tokens of the context by the source of their KV, for ``meta_info.hive.kv``."""
 
     @classmethod
     def of(cls, request: KvRequest, tenant: str, adapter: str, tokens: array[int]) -> KvState:
-        """The state of a request that has just arrived."""
+        """Return the state of a request that has just arrived."""
         return cls(request, corrector_of(request.corrector, "corrector"), tenant, adapter, tokens)
 
     @property
     def tainted(self) -> bool:
-        """Whether its KV is of no use to exact requests."""
+        """Whether its KV must not be reused by exact requests."""
         return self.request.choreographed or self.lease is not None
 
     def key(self, name: str, tokens: Any, start: int, end: int) -> SegmentKey:
-        """The key of a span's encoding."""
+        """Return the key of a span's encoding."""
         if name not in CONTEXTS:
             return SegmentKey(self.tenant, self.adapter, name)
         place = f"{name}:{start}:{end}"
@@ -84,6 +84,6 @@ class KvState:
 
 
 def state_of(req: Any) -> KvState | None:
-    """What a request asks of the store; None for most."""
+    """Return the segment-store state of a request; None for most requests."""
     attached = getattr(req, "hive", None)
     return attached.kv if attached is not None else None

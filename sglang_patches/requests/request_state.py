@@ -1,4 +1,4 @@
-"""What Hive attaches to a request of the engine, and what it reads off one."""
+"""Hive's state on a request of the engine, and what Hive reads from a request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hive_frontend.wire import derive_seed, sample_seed
 
 from hive.server.agents.registry import OTHER
 from hive.server.agents.tenant import qualified
-from hive.server.eviction.book import Use
+from hive.server.eviction.accounting import Use
 from hive.server.kv_segments.request import KV_FIELD
 from hive.server.logits_cache.cache import CachedRequest
 from hive.server.logits_cache.hotspot import HotspotRule
@@ -25,72 +25,72 @@ if TYPE_CHECKING:
     from sglang_patches.requests.kv_state import KvState
 
 REPLAYED_KEY = "hive_replayed"
-"""Key of ``Req.customized_info``: a 1 per replayed token; the tokenizer process counts them."""
+"""Key of ``Req.customized_info``: a 1 per replayed token, which the tokenizer process counts."""
 
 PROBABILITY_KEY = "hive_probability"
-"""Key of ``Req.customized_info``: of a distinct sample, the log-probability of its tokens so far, per token."""
+"""Key of ``Req.customized_info``: for a distinct sample, the log-probability of its tokens so far, per token."""
 
 KV_KEY = "hive_kv"
-"""Key of ``Req.customized_info``: at the first token, where the KV of the request's context came from."""
+"""Key of ``Req.customized_info``: at the first token, the sources of the KV of the request's context."""
 
 REPEATS_KEY = "hive_repeats"
-"""Key of ``Req.customized_info``: of a distinct sample, whether it may equal an earlier one, per token."""
+"""Key of ``Req.customized_info``: for a distinct sample, whether it may equal an earlier one, per token."""
 
 
 @dataclass(slots=True)
 class RequestState:
-    """What Hive attaches to a request of the engine, as ``Req.hive``."""
+    """Hive's state on a request of the engine, as ``Req.hive``."""
 
     agent: str | None
     session: str | None = None
     use: Use | None = None
-    """As whom the radix cache knows it, once it is admitted."""
+    """The request's identity in the radix cache's accounting, once it is admitted."""
     number: int = 0
-    """Of its arrival, among all requests."""
+    """Its number in the order of arrival of all requests."""
     cached: CachedRequest | None = None
-    """None when the Logits Cache takes no part."""
+    """None if the request bypasses the Logits Cache."""
     replay: Replay | None = None
-    """While it goes on."""
+    """The replay in progress, if any."""
     arrived_with: int = 0
-    """Output tokens that replay put in before the model ran."""
+    """Output tokens that were replayed before the model ran."""
     may_join: bool = False
-    """Whether its KV may all be resident, so that it need not be prefilled."""
-    departed: bool = False
+    """Whether all its KV may be resident, so that it can join the decode batch without a prefill."""
+    finished: bool = False
     kv: KvState | None = None
-    """None where it has nothing of the segment store, and leaves nothing to it."""
+    """None if it neither uses the segment store nor stores segments."""
 
 
 def tag_of(req: Req) -> dict[str, Any]:
-    """The request's tag in wire format."""
+    """Return the request's tag in wire format."""
     return tag_in(req.sampling_params.custom_params)
 
 
 def identity_of(req: Req) -> tuple[str | None, str | None]:
-    """The agent and the session of a request, by names that hold its tenant."""
+    """Return the agent and the session of a request, by names that include its tenant."""
     tag = tag_of(req)
     tenant, agent, session = tag.get("tenant"), tag.get("agent"), tag.get("session")
     if tenant is not None:
-        # Nobody's requests without an agent are counted beside those of agents past the limit.
+        # Anonymous requests without an agent are counted together with agents over the limit.
         agent = qualified(tenant, agent or OTHER)
     return agent, session if session is None else qualified(tenant, session)
 
 
 def keep_apart(req: Req) -> None:
-    """Make the tenant part of what the radix cache tells requests apart by.
+    """Make the tenant part of the key by which the radix cache separates requests.
 
-    Also where there is none: a request must not be able to name another tenant in an ``extra_key`` of its own.
+    This includes requests without a tenant: their ``extra_key`` must not be able to name another tenant.
     """
     tenant = tag_of(req).get("tenant")
     if tenant or req.extra_key:
-        req.extra_key = _spelled(tenant or "", req.extra_key or "")
+        req.extra_key = _encoded(tenant or "", req.extra_key or "")
 
 
 def seed_of(req: Req) -> int:
-    """The seed of the request's sample; fixed at the first call.
+    """Return the seed of the request's sample; it is fixed at the first call.
 
-    Samples of a state are numbered: sample 0 has the request's own seed, and each other one a seed derived from it.
-    A request without a seed has one derived from what names it, so (session, state, sample) names a draw that a
-    program can repeat.
+    Samples of a state are numbered. Sample 0 has the request's own seed, and each other sample has a seed derived
+    from it. A request without a seed gets one derived from its names, so (session, state, sample) identifies a draw
+    that a program can repeat.
     """
     params = req.sampling_params
     attached: RequestState | None = getattr(req, "hive", None)
@@ -100,10 +100,10 @@ def seed_of(req: Req) -> int:
 
 
 def next_seed_of(req: Req) -> int | None:
-    """The seed of the next sample of the request's state; None for requests that do not number their samples."""
+    """Return the seed of the next sample of the request's state; None for requests that do not number their samples."""
     tag = tag_of(req)
-    nameable = "state" in tag or req.sampling_params.sampling_seed is not None
-    return _seed(req, tag["sample"] + 1) if "sample" in tag and nameable else None
+    has_base_seed = "state" in tag or req.sampling_params.sampling_seed is not None
+    return _seed(req, tag["sample"] + 1) if "sample" in tag and has_base_seed else None
 
 
 def _seed(req: Req, sample: int) -> int:
@@ -115,7 +115,7 @@ def _seed(req: Req, sample: int) -> int:
 
 
 def bypass_reason(scheduler: Scheduler, req: Req) -> str | None:
-    """Why the Logits Cache takes no part in a request, or None if it does."""
+    """Return why a request bypasses the Logits Cache, or None if it does not."""
     from sglang.srt.disaggregation.utils import DisaggregationMode
 
     params = req.sampling_params
@@ -140,7 +140,7 @@ def bypass_reason(scheduler: Scheduler, req: Req) -> str | None:
 
 
 def is_penalised(req: Req) -> bool:
-    """Whether the request's logits depend on the tokens that it generated itself."""
+    """Whether the request's logits depend on the tokens that it generated."""
     params = req.sampling_params
     return bool(params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1.0) or (
         params.min_new_tokens > 0
@@ -148,7 +148,7 @@ def is_penalised(req: Req) -> bool:
 
 
 def cached_request(req: Req, seed: int, next_seed: int | None, *, share_tenants: bool) -> CachedRequest:
-    """What the Logits Cache has to know of a request."""
+    """Return what the Logits Cache must know about a request."""
     params, tag = req.sampling_params, tag_of(req)
     return CachedRequest(
         namespace=_namespace(req, share_tenants),
@@ -163,7 +163,7 @@ def cached_request(req: Req, seed: int, next_seed: int | None, *, share_tenants:
                 if f"hotspot_{name}" in tag
             }
         ),
-        ending=_spelled(
+        ending=_encoded(
             params.max_new_tokens,
             params.ignore_eos,
             sorted(params.stop_strs or []),
@@ -175,10 +175,10 @@ def cached_request(req: Req, seed: int, next_seed: int | None, *, share_tenants:
 
 
 def _namespace(req: Req, share_tenants: bool) -> str:
-    """Everything beside its tokens that the distributions of a request's states depend on.
+    """Return everything besides its tokens that the distributions of a request's states depend on.
 
-    An adapter has another id after a reload.  Rows are recorded after biases, penalties and the grammar's mask; the
-    latter two start to count where the prompt ends, so its length matters.
+    An adapter gets a new id when it is reloaded.  Rows are recorded after biases, penalties and the grammar's mask.
+    Penalties and the grammar start at the end of the prompt, so the prompt's length matters.
     """
     params = req.sampling_params
     tag = tag_of(req)
@@ -205,7 +205,7 @@ def _namespace(req: Req, share_tenants: bool) -> str:
         shapes.append(
             ("bias", sorted((str(token), float(bias)) for token, bias in params.logit_bias.items()))
         )
-    return _spelled(
+    return _encoded(
         tenant,
         tag.get("scope", ""),
         req.lora_id or "",
@@ -215,6 +215,6 @@ def _namespace(req: Req, share_tenants: bool) -> str:
     )
 
 
-def _spelled(*parts: Any) -> str:
-    """One name for a list of parts; length prefixes keep two lists from spelling the same name."""
+def _encoded(*parts: Any) -> str:
+    """Encode a list of parts as one string; length prefixes make the encoding unambiguous."""
     return "".join(f"{len(text)}:{text}" for text in map(str, parts))

@@ -1,7 +1,7 @@
-"""The scheduler keeps the Logits Cache within what the host's memory has left (``--hive-min-free-host-bytes``).
+"""Limits the Logits Cache to the host's free memory (``--hive-min-free-host-bytes``).
 
-Looked at by the number of loops, not by the clock, and agreed upon among the ranks that must keep the same rows: these
-run the same loops, so their collectives come in the same order.
+Memory is checked after a number of loops, not by the clock, and ranks that must keep the same rows agree on the
+result. These ranks run the same loops, so their collectives stay in order.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOPS = 64
-"""Loops between two looks: less than half a second on a GPU, some three on a CPU.  A look takes 0.3 ms."""
+"""Loops between two checks: less than half a second on a GPU, about three on a CPU. A check takes 0.3 ms."""
 
 IDLE_LOOPS = 16
-"""What a loop counts for in which the scheduler sleeps, for a second at the most."""
+"""Weight of a loop in which the scheduler sleeps, for at most a second."""
 
 WORTH_TRIMMING = 2**20
-"""Bytes evicted that are worth telling the allocator."""
+"""Evicted bytes above which freed memory is returned to the operating system."""
 
 
 class CacheMemory:
-    """One scheduler's watch over host memory."""
+    """Watches host memory for one scheduler."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class CacheMemory:
         agree: Callable[[int], int],
         read: Callable[[], int | None] = available_bytes,
     ) -> None:
-        """``agree`` makes of one rank's number the smallest of all ranks."""
+        """``agree`` returns the minimum of a number over all ranks."""
         self._cache = cache
         self._least_free = least_free
         self._agree = agree
@@ -50,9 +50,9 @@ class CacheMemory:
 
     @classmethod
     def of(cls, scheduler: Scheduler, cache: LogitsCache | None, least_free: int) -> CacheMemory | None:
-        """The watch of a scheduler; None where there is nothing to watch, or nobody to agree with.
+        """Return the watch of a scheduler; None if there is no cache or no limit, or if ranks cannot agree.
 
-        Stages of a pipeline, and ranks that share a context, run loops of their own.
+        Pipeline stages and context-parallel ranks run loops of their own, so they cannot agree.
         """
         args = scheduler.server_args
         if cache is None or not least_free or args.pp_size > 1 or scheduler.attn_cp_group.world_size > 1:
@@ -69,22 +69,22 @@ class CacheMemory:
         return cls(cache, least_free, agree)
 
     def step(self, loops: int = 1) -> None:
-        """Count loops, and every so often fit the cache to what is free."""
+        """Count loops; every :data:`LOOPS` loops, resize the cache to the free memory."""
         self._loops += loops
         if self._loops < LOOPS:
             return
         self._loops = 0
         left = self._agree(headroom(self._least_free, self._read))
-        gone = self._cache.limit(budget(self._cache.capacity_bytes, self._cache.nbytes, left))
-        if gone >= WORTH_TRIMMING:
+        evicted = self._cache.limit(budget(self._cache.capacity_bytes, self._cache.nbytes, left))
+        if evicted >= WORTH_TRIMMING:
             give_back()
         short = left < 0
         if short and not self._short:
             logger.warning(
-                "Host memory is short: %d bytes below --hive-min-free-host-bytes. The Logits Cache gave up %d bytes "
-                "and has %d.",
+                "Hive: free host memory is %d bytes below --hive-min-free-host-bytes. The Logits Cache evicted %d "
+                "bytes and now uses %d.",
                 -left,
-                gone,
+                evicted,
                 self._cache.nbytes,
             )
         self._short = short

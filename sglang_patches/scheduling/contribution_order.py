@@ -19,7 +19,7 @@ class ContributionOrder:
     max_passes: int
 
     def key(self, req: Req) -> tuple[int, float, int]:
-        """Sort key of a waiting request."""
+        """Return the sort key of a waiting request."""
         attached = getattr(req, "hive", None)
         if attached is None:  # a health check
             return (0, 0.0, 0)

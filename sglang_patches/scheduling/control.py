@@ -1,4 +1,4 @@
-"""Control messages, as a scheduler answers them."""
+"""Handles control messages in a scheduler."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hive.server.integrity import IntegrityError
 from sglang_patches.scheduling.state import SchedulerState
 
 
-def answer(state: SchedulerState, operation: str, body: dict[str, Any]) -> dict[str, Any]:
-    """One control message; bodies come from :mod:`sglang_patches.hooks.http_server`, which checked them.
+def handle(state: SchedulerState, operation: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Handle one control message; :mod:`sglang_patches.hooks.http_server` has already checked its body.
 
-    ``tenant`` is whose agent or session it is; without ``everything``, it is also whose statistics are shown.
+    ``tenant`` owns the agent or session.  If ``everything`` is false, only this tenant's statistics are returned.
     """
     tenant: str | None = body.get("tenant")
     if operation == "register":
@@ -39,7 +39,7 @@ def answer(state: SchedulerState, operation: str, body: dict[str, Any]) -> dict[
 
 
 def problems(state: SchedulerState, idle: bool) -> list[str]:
-    """What is wrong with the books of the caches; and if nothing runs, what requests have left behind."""
+    """Return errors in the caches' accounting and, if the scheduler is idle, what requests failed to release."""
     found = []
     for part in (state.cache, state.tree):
         try:
@@ -49,7 +49,11 @@ def problems(state: SchedulerState, idle: bool) -> list[str]:
             found.append(f"{type(part).__name__}: {error}")
     if idle:
         if state.drawing:
-            found.append(f"{len(state.drawing)} distinct samples are being drawn, though nothing runs")
+            found.append(
+                f"{len(state.drawing)} distinct samples are still being drawn, although the scheduler is idle"
+            )
         if state.cache is not None and len(state.cache.in_flight):
-            found.append(f"{len(state.cache.in_flight)} rows are being computed, though nothing runs")
+            found.append(
+                f"{len(state.cache.in_flight)} rows are still being computed, although the scheduler is idle"
+            )
     return found

@@ -1,12 +1,13 @@
-"""A replayed request joins the running decode batch directly, without a prefill.
+"""A replayed request joins the running decode batch without a prefill.
 
-Replay leaves a request with tokens whose KV an earlier request computed.  As long as all of it is in the radix cache
-there is nothing to prefill: the request enters as if a prefill server had handed it over (SGLang's path for PD
-disaggregation), and its next step is a decode step, the same kernels on the same numbers as if it had generated
-its tokens itself.  Where some of the KV is gone, it is prefilled like any other.
+After replay, a request has tokens whose KV was computed by an earlier request.  If all of that KV is in the radix
+cache, there is nothing to prefill.  The request then enters the decode batch as if a prefill server had transferred
+it (SGLang's path for PD disaggregation), and its next step is a decode step: the same kernels on the same numbers as
+if it had generated its tokens itself.  If some of the KV is missing, the request is prefilled like any other.
 
-A request that drew its tokens from rows which the model was computing for another one leaves that one at some token:
-the KV behind is in the slots of a request that still runs.  It is put into the tree then, for both of them.
+A request may have replayed rows that the model was computing for another request.  The KV of the shared tokens is
+then in the slots of a request that is still running.  That request's KV is stored in the tree so that both can use
+it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def join(scheduler: Scheduler, running_batch: ScheduleBatch) -> ScheduleBatch:
             break
         if not (hasattr(req, "hive") and req.hive.may_join):
             continue
-        # A batch has places for so many adapters; whoever needs one more waits, as for a prefill.
+        # A batch supports a limited number of adapters. A request that needs one more waits, as for a prefill.
         if scheduler.enable_lora and not release.adapter_fits(scheduler, req, adapters):
             continue
         if _admit(scheduler, req, running_batch.reqs):
@@ -65,8 +66,9 @@ def join(scheduler: Scheduler, running_batch: ScheduleBatch) -> ScheduleBatch:
 
 
 def _supported(scheduler: Scheduler) -> bool:
-    """What the hand-over path was tried with: one flat KV pool, no data-parallel attention, no pipeline, no queue
-    with priorities that a join would pass by."""
+    """Whether the transfer path was tested with this setup: one flat KV pool, no data-parallel attention, no
+    pipeline, and no priority queue, whose order a join would violate.
+    """
     return not (
         scheduler.enable_priority_scheduling
         or scheduler.is_hybrid_swa
@@ -79,7 +81,9 @@ def _supported(scheduler: Scheduler) -> bool:
 
 
 def _admit(scheduler: Scheduler, req: Req, running: Sequence[Req]) -> bool:
-    """Give the request its slot and its KV if all of it is resident; asks once, since a later prefill may differ."""
+    """Allocate the request's slots if all its KV is resident. Tried only once: a later prefill may compute other
+    numbers.
+    """
     release = current()
     req.hive.may_join = False
     req.init_next_round_input(scheduler.tree_cache)
@@ -92,16 +96,18 @@ def _admit(scheduler: Scheduler, req: Req, running: Sequence[Req]) -> bool:
         if not release.is_resident(req, resident):
             return False
         scheduler.hive.lent += 1
-    # The next decode step needs one token of room per request; upstream's own check retracts if there is none.
+    # The next decode step needs one slot per request. Upstream's own check retracts requests if there is none.
     release.take_resident(scheduler, req, resident)
-    # What the model never computed for this request is cached prompt, as after a prefill.
+    # Tokens that the model did not compute for this request count as cached prompt, as after a prefill.
     req.already_computed = len(req.output_ids) - 1
     scheduler.hive.joined += 1
     return True
 
 
 def _lender(req: Req, length: int, running: Sequence[Req]) -> Req | None:
-    """A running request that begins with the same tokens; what segments are placed in is no such beginning."""
+    """Return a running request that begins with the same tokens, if any. Requests with placed segments do not
+    qualify.
+    """
     wanted = req.origin_input_ids + req.output_ids
     for other in running:
         attached = getattr(other, "hive", None)
@@ -114,7 +120,7 @@ def _lender(req: Req, length: int, running: Sequence[Req]) -> Req | None:
             continue
         if len(other.origin_input_ids) + len(other.output_ids) <= length:
             continue
-        # Most differ in the last token already.
+        # Most candidates already differ in the last token.
         at = length - 1 - len(other.origin_input_ids)
         if at >= 0 and other.output_ids[at] != wanted[length - 1]:
             continue

@@ -1,4 +1,4 @@
-"""What a scheduler reports as live events; :mod:`sglang_patches.http.live_routes` asks for it and streams it."""
+"""Collects a scheduler's live events; :mod:`sglang_patches.http.live_routes` polls and streams them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from hive.server.agents.registry import AgentRegistry
 from hive.server.events import collect
 from hive.server.events.event import AnyEvent, Requests, Scores
-from hive.server.events.sessions import SessionBoard
+from hive.server.events.sessions import SessionTracker
 from hive.server.logits_cache.cache import LogitsCache
 
 if TYPE_CHECKING:
@@ -38,25 +38,25 @@ class LiveEvents:
     """Makes snapshots of one scheduler."""
 
     def __init__(self) -> None:
-        self.sessions = SessionBoard()
+        self.sessions = SessionTracker()
         self._scores: Scores | None = None
 
     def on_wire(self, scheduler: Scheduler) -> list[dict[str, Any]]:
-        """A snapshot as JSON; empty after an error, since a telemetry failure must not stop the server."""
+        """Return a snapshot as JSON; empty after an error, since a telemetry failure must not stop the server."""
         try:
             return [msgspec.to_builtins(event) for event in self.snapshot(scheduler)]
         except Exception:
-            logger.exception("Hive: there are no live events; requests are served as before")
+            logger.exception("Hive: collecting live events failed; requests are still served")
             return []
 
     def snapshot(self, scheduler: Scheduler) -> list[AnyEvent]:
-        """Everything that is reported, as of now."""
+        """Return all events, as of now."""
         state: Observed = scheduler.hive
-        book = state.tree.book if state.tree is not None else None
+        accounting = state.tree.accounting if state.tree is not None else None
         if self._scores is None or self._scores.round != state.agents.window.round:
             self._scores = collect.scores_event(state.agents)
         events: list[AnyEvent] = [
-            collect.agents_event(state.agents, book),
+            collect.agents_event(state.agents, accounting),
             self._scores,
             Requests(
                 running=_running(scheduler),
@@ -74,7 +74,7 @@ class LiveEvents:
 
 
 def _running(scheduler: Scheduler) -> int:
-    """Requests in the decode batch, and those of the last batch, which have yet to join it."""
+    """Count the requests of the decode batch, and those of the last batch, which have yet to join it."""
     batches = (scheduler.running_batch, scheduler.last_batch)
     return len(
         {id(req) for batch in batches if batch is not None for req in batch.reqs if not req.finished()}

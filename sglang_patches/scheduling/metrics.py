@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections import Counter
 
 from hive.server.agents.registry import OTHER, AgentRegistry
-from hive.server.eviction.book import ResidencyBook
+from hive.server.eviction.accounting import ResidencyAccounting
 from hive.server.logits_cache.cache import LogitsCache
 from hive.server.logits_cache.replay import Stop
 
 
 class SchedulerMetrics:
-    """Counters by agent and gauges of the Logits Cache.
+    """Counters by agent, and gauges of the Logits Cache.
 
-    A process cannot take a label back (prometheus_client has no way to, where several share a directory).  So labels
-    are bounded apart from the registry, which has as many agents at a time, but any number over the years: as many
-    agents as it has slots get labels of their own without being registered, and twice as many in all.  Those that
-    follow are counted under :data:`~hive.server.agents.registry.OTHER`, and have no scores here.
+    A process cannot remove a label (prometheus_client does not support this if several processes share a directory).
+    Labels are therefore bounded separately from the registry, which holds a bounded number of agents at a time, but
+    any number over time.  At most as many unregistered agents get their own labels as the registry has slots, and at
+    most twice as many agents in total.  All further agents are counted under
+    :data:`~hive.server.agents.registry.OTHER`, and have no scores here.
     """
 
     def __init__(self) -> None:
-        # Imported late: prometheus_client fixes its mode at import, and SGLang sets the directory before.
+        # Imported late: prometheus_client fixes its mode at import, and SGLang sets the directory first.
         from prometheus_client import Counter as Total
         from prometheus_client import Gauge
 
@@ -37,7 +38,7 @@ class SchedulerMetrics:
         self._replayed = counter("tokens_replayed", "Output tokens served by the Logits Cache.")
 
         def score_gauge(name: str, text: str) -> Gauge:
-            # Data-parallel ranks score for themselves, and what is relative does not add up.
+            # Data-parallel ranks compute separate scores, and relative scores cannot be summed.
             return Gauge(f"hive_agent_{name}", text, ["agent"], multiprocess_mode="livemax")
 
         def token_gauge(name: str, text: str) -> Gauge:
@@ -49,37 +50,37 @@ class SchedulerMetrics:
         self._intrinsic = score_gauge("intrinsic", "Intrinsic part of the score, from 0 to 1.")
         self._collaborative = score_gauge("collaborative", "Collaborative part of the score, from 0 to 1.")
         self._resident = token_gauge("resident", "KV on the device that the agent computed.")
-        self._evicted_kv = token_gauge("evicted", "Of the agent's KV, evicted since start.")
+        self._evicted_kv = token_gauge("evicted", "KV of the agent that was evicted since start.")
         self._round = 0
         self._labels: set[str] = set()
         self._unregistered = 0
-        """Labels that agents got without being registered."""
+        """Number of labels for unregistered agents."""
         self._scored: set[str] = set()
         """Labels whose gauges show a score."""
         self._stored: set[str] = set()
         """Labels whose gauges show tokens."""
         self._bytes = gauge("bytes", "Host memory in use.")
-        self._budget = gauge("budget_bytes", "Host memory that it may use, given what is free on the host.")
+        self._budget = gauge("budget_bytes", "Host memory that it may use, limited by the free host memory.")
         self._nodes = gauge("nodes", "States kept.")
         self._lookups = gauge("lookups", "Requests looked up since start.")
         self._hits = gauge("hits", "Lookups that replayed at least one token since start.")
         self._evicted = gauge("evicted_nodes", "States evicted since start.")
         self._fallbacks = gauge(
-            "fallbacks", "Replays that ended since start because a kept head was too short."
+            "fallbacks", "Replays that ended since start because a recorded head was too short."
         )
         self._corrupt = gauge("corrupt_rows", "Rows dropped since start because their bytes had changed.")
-        self._prefetch_hits = gauge("prefetch_hits", "Requests since start that had been replayed ahead.")
+        self._prefetch_hits = gauge("prefetch_hits", "Requests since start that had been prefetched.")
         self._replay = gauge("replay_seconds", "Time in replay since start.")
         self._record = gauge("record_seconds", "Time in recording since start.")
         self._by_temperature = Gauge(
             "hive_logits_cache_tokens",
-            "Output tokens of requests that took part since start, by temperature and by where they came from.",
+            "Output tokens of requests with the Logits Cache since start, by temperature and by source.",
             ["temperature", "source"],
             multiprocess_mode="livesum",
         )
         self._bypassed = Gauge(
             "hive_logits_cache_bypassed",
-            "Requests that took no part since start, by reason.",
+            "Requests that bypassed the Logits Cache since start, by reason.",
             ["reason"],
             multiprocess_mode="livesum",
         )
@@ -102,37 +103,37 @@ class SchedulerMetrics:
         self._generated.labels(label).inc(generated)
         self._replayed.labels(label).inc(replayed)
 
-    def agents(self, agents: AgentRegistry, book: ResidencyBook | None) -> None:
-        """Show the scores and residency of agents; they change by the round."""
+    def agents(self, agents: AgentRegistry, accounting: ResidencyAccounting | None) -> None:
+        """Update the scores and residency of agents; they change once per round."""
         if agents.window.round == self._round:
             return
         self._round = agents.window.round
         scores = {
             name: score
             for name, score in agents.window.scores.items()
-            # Scores of several agents make no score of all of them.
+            # Scores of several agents cannot be combined.
             if self._label(agents, name) == name
         }
         for label in self._scored | scores.keys():
-            # One that did nothing in the whole window has no score any more.
+            # An agent that was idle for the whole window no longer has a score.
             scored = scores.get(label)
             self._score.labels(label).set(scored.score if scored else 0.0)
             self._intrinsic.labels(label).set(scored.intrinsic if scored else 0.0)
             self._collaborative.labels(label).set(scored.collaborative if scored else 0.0)
         self._scored = set(scores)
         resident, evicted = Counter[str](), Counter[str]()
-        for name, tokens in (book.summary() if book is not None else {}).items():
+        for name, tokens in (accounting.summary() if accounting is not None else {}).items():
             label = self._label(agents, name)
             resident[label] += tokens["resident_tokens"]
             evicted[label] += tokens["evicted_tokens"]
         for label in self._stored | resident.keys():
-            # The tokens of a forgotten agent are OTHER's now.
+            # The tokens of a forgotten agent now belong to OTHER.
             self._resident.labels(label).set(resident[label])
             self._evicted_kv.labels(label).set(evicted[label])
         self._stored = set(resident)
 
     def _label(self, agents: AgentRegistry, name: str) -> str:
-        """What an agent is shown under."""
+        """Return the label of an agent."""
         if name == OTHER or name in self._labels:
             return name
         if len(self._labels) >= 2 * agents.max_agents:
@@ -145,7 +146,7 @@ class SchedulerMetrics:
         return name
 
     def cache(self, cache: LogitsCache | None) -> None:
-        """Show the state of the Logits Cache."""
+        """Update the gauges of the Logits Cache."""
         if cache is None:
             return
         self._bytes.set(cache.nbytes)

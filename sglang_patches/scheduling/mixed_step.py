@@ -1,9 +1,8 @@
-"""New requests of few tokens enter the running decode batch in one step with it.
+"""Short prefills enter the running decode batch and run in one step with it.
 
-SGLang runs a prefill alone, and every request that is being decoded waits for it.  A prefill of a few tokens goes
-through the model as decode rows (:mod:`sglang_patches.forward.decode_rows`), and the rows of the running batch are
-decode rows as well: together they are one step, of the time that the running batch would have taken anyway.  The
-batch is the one that upstream builds under ``--enable-mixed-chunk``.
+SGLang runs a prefill alone, and every decoding request waits for it.  A prefill of few tokens can run as decode rows
+(:mod:`sglang_patches.forward.decode_rows`), like the rows of the running batch.  Together they form one step, which
+takes as long as the running batch alone.  The batch is the one that upstream builds under ``--enable-mixed-chunk``.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ if TYPE_CHECKING:
 def mix(
     scheduler: Scheduler, rows: DecodeRows, prefill: ScheduleBatch, running: ScheduleBatch
 ) -> tuple[ScheduleBatch, ScheduleBatch]:
-    """Put the running batch into a prefill batch where both fit into one decode step.
+    """Merge the running batch into a prefill batch if both fit into one decode step.
 
     Args:
-        rows: what fits.
-        prefill: is about to run; ``prepare_for_extend`` is done.
+        rows: decides what fits.
+        prefill: the batch that is about to run, after ``prepare_for_extend``.
         running: the decode batch.
 
     Returns:
-        The batch to run and the batch that stays: ``prefill`` and ``running`` where they are not mixed.
+        The batch to run and the remaining decode batch; ``prefill`` and ``running`` if they are not merged.
     """
     from sglang.srt.managers.schedule_batch import ScheduleBatch
 
@@ -41,23 +40,25 @@ def mix(
     if running.is_empty():
         return prefill, running
     prefixes = running.seq_lens_cpu.tolist()
-    if not rows.have_room([*prefill.prefix_lens, *prefixes], [*prefill.extend_lens, *(1 for _ in prefixes)]):
+    if not rows.lengths_fit(
+        [*prefill.prefix_lens, *prefixes], [*prefill.extend_lens, *(1 for _ in prefixes)]
+    ):
         return prefill, running
-    # Upstream's own check, which retracts where there is no room, comes with the next decode step.
+    # The next decode step runs upstream's own check, which retracts requests if the pool is full.
     if not running.check_decode_mem():
         return prefill, running
     running.prepare_for_decode()
     own = list(prefill.prefix_lens)
     prefill.mix_with_running(running)
-    # Upstream counts the output tokens that it has seen, which are one fewer than there are while a step is in
-    # flight; a request that has just joined after a replay has none in flight.
+    # Upstream counts the output tokens that it has processed: one fewer than exist while a step is in flight. A
+    # request that has just joined after a replay has none in flight.
     prefill.prefix_lens = own + prefixes
     prefill.decoding_reqs = running.reqs
     return prefill, ScheduleBatch(reqs=[], batch_is_full=full)
 
 
 def _plain(batch: ScheduleBatch) -> bool:
-    """Whether a batch has nothing of which a decode step knows nothing."""
+    """Whether a batch uses only features that a decode step supports."""
     return (
         batch.seq_lens_cpu is not None
         and not batch.return_logprob

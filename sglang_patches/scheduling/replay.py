@@ -1,8 +1,8 @@
 """Replay inside the scheduler: slices, log-probabilities, streaming, and distinct samples that are being drawn.
 
-A replayed token goes through the same steps as a generated one: appended to the output, shown to the grammar, and
-checked for every way to finish.  Replay runs on the scheduler's thread, so a long one is cut into slices of
-:data:`SLICE` steps, one for each loop of the scheduler; what is finished never reaches the queue.
+A replayed token goes through the same steps as a generated one: it is appended to the output, passed to the grammar
+and checked against every stop condition.  Replay runs on the scheduler's thread, so a long replay is cut into slices
+of :data:`SLICE` steps, one per scheduler loop.  A request that finishes in replay never reaches the queue.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ if TYPE_CHECKING:
     from sglang.srt.managers.scheduler import Scheduler
 
 SLICE = 24
-"""Steps of one replay between two batches: some 0.7 ms on one core.  A number of steps and no time, because all
-tensor-parallel ranks must stop at the same token."""
+"""Steps of one replay between two batches: about 0.7 ms on one core.  The limit is a number of steps, not a time,
+because all tensor-parallel ranks must stop at the same token.
+"""
 
 DRAWING = 1024
-"""Distinct samples in flight above which those that the engine dropped are looked for, though nobody waits."""
+"""Above this number of distinct samples in flight, those that the engine dropped are searched for even if no request
+waits.
+"""
 
 
 def begin(scheduler: Scheduler, req: Req) -> None:
-    """Look a request up and replay its first slice."""
+    """Look up a request and replay its first slice."""
     state: SchedulerState = scheduler.hive
     attached: RequestState = req.hive
     assert state.cache is not None
@@ -44,33 +47,33 @@ def begin(scheduler: Scheduler, req: Req) -> None:
     attached.replay = state.cache.begin(attached.cached)
     if attached.cached.sample is not None:
         state.drawing.append(req)
-    if not _slice(scheduler, req):
+    if not _run_slice(scheduler, req):
         state.replaying.append(req)
 
 
 def advance(scheduler: Scheduler) -> None:
-    """Give every replay in progress a slice, and answer those that are over."""
+    """Run a slice of every replay in progress, and send the new outputs."""
     state: SchedulerState = scheduler.hive
     if state.drawing and (state.waiting or len(state.drawing) > DRAWING):
-        _see_off_lost(scheduler)
+        _finish_lost(scheduler)
     if state.replaying:
         replaying, state.replaying = state.replaying, []
-        state.replaying += [req for req in replaying if not _slice(scheduler, req)]
-    if state.answers:
-        _answer(scheduler)
+        state.replaying += [req for req in replaying if not _run_slice(scheduler, req)]
+    if state.pending_outputs:
+        _send_outputs(scheduler)
 
 
-def _answer(scheduler: Scheduler) -> None:
-    """Send on what was replayed: one message for all requests of a loop, to each of the processes behind."""
+def _send_outputs(scheduler: Scheduler) -> None:
+    """Send the replayed tokens: one message per process for all requests of a loop."""
     state: SchedulerState = scheduler.hive
-    answers, state.answers = list(state.answers.values()), {}
+    outputs, state.pending_outputs = list(state.pending_outputs.values()), {}
     for logprobs in (False, True):
-        if some := [req for req in answers if req.return_logprob == logprobs]:
+        if some := [req for req in outputs if req.return_logprob == logprobs]:
             scheduler.output_streamer.stream_output(some, logprobs)
 
 
 def prefetch(scheduler: Scheduler) -> bool:
-    """With nothing else to do, replay next samples ahead of their requests; whether there was something to do."""
+    """On an idle scheduler, replay next samples before they are requested; return whether there was anything to do."""
     cache = scheduler.hive.cache
     if cache is None or not cache.prefetching:
         return False
@@ -78,49 +81,49 @@ def prefetch(scheduler: Scheduler) -> bool:
     return True
 
 
-def _see_off_lost(scheduler: Scheduler) -> None:
-    """The engine has many ways to drop a request; none of them may let later samples of its state wait for good."""
+def _finish_lost(scheduler: Scheduler) -> None:
+    """Finish distinct samples that the engine has dropped, so that later samples of their states need not wait."""
     if scheduler.server_args.pp_size > 1:
-        return  # micro-batches in flight are not ours to look through
+        return  # micro-batches in flight cannot be inspected
     batches = [scheduler.running_batch, scheduler.last_batch]
     batches += [batch for batch, _ in getattr(scheduler, "result_queue", ())]
     alive = {id(req) for batch in batches if batch is not None for req in batch.reqs}
     alive |= {id(req) for req in (*scheduler.waiting_queue, *scheduler.hive.replaying, scheduler.chunked_req)}
     for req in [req for req in scheduler.hive.drawing if id(req) not in alive]:
-        depart(scheduler, req, ended=False)
+        finish(scheduler, req, ended=False)
 
 
 def abort(scheduler: Scheduler, recv_req: AbortReq) -> None:
-    """Drop what an abort names among the requests that are in no queue of the engine."""
+    """Abort requests in replay that an abort message names: they are in no queue of the engine."""
     from sglang.srt.managers.io_struct import AbortReq
 
     state: SchedulerState = scheduler.hive
     gone = [req for req in state.replaying if recv_req.abort_all or req.rid == recv_req.rid]
     for req in gone:
         state.replaying.remove(req)
-        state.answers.pop(id(req), None)
+        state.pending_outputs.pop(id(req), None)
         scheduler.ipc_channels.send_to_tokenizer.send_output(AbortReq(rid=req.rid), req)
-        depart(scheduler, req, ended=False)
+        finish(scheduler, req, ended=False)
 
 
-def depart(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
-    """A request is over: see it off from the cache's books and from the counts.
+def finish(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
+    """Finish a request: release it from the Logits Cache and the segment store, and count it.
 
-    ``ended`` says that it came to a natural end and was not aborted.
+    ``ended`` is true if the request came to a natural end and was not aborted or dropped.
     """
     state: SchedulerState = scheduler.hive
     attached: RequestState = req.hive
-    if attached.departed:
+    if attached.finished:
         return
-    attached.departed = True
+    attached.finished = True
     if attached.cached is not None and state.cache is not None:
         if attached.cached.sample is not None:
             state.drawing.remove(req)
         state.cache.depart(attached.cached, req.output_ids, ended=ended, replayed=attached.arrived_with)
-        # Req is part of a reference cycle: what hangs on it would wait for the garbage collector.
+        # Req is part of a reference cycle, so objects it refers to would wait for the garbage collector.
         attached.cached = attached.replay = None
     if state.kv is not None:
-        state.kv.departed(req)
+        state.kv.release(req)
     counts = {
         "cached_tokens": req.cached_tokens,
         "generated": len(req.output_ids) - attached.arrived_with,
@@ -132,11 +135,11 @@ def depart(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
         agent = state.agents.profile(attached.agent).name
         state.metrics.finished(state.agents, agent, len(req.origin_input_ids), **counts)
         state.metrics.cache(state.cache)
-        state.metrics.agents(state.agents, state.tree.book if state.tree is not None else None)
+        state.metrics.agents(state.agents, state.tree.accounting if state.tree is not None else None)
 
 
-def _slice(scheduler: Scheduler, req: Req) -> bool:
-    """Replay a slice of a request; whether the replay is over, and the request in the queue or answered."""
+def _run_slice(scheduler: Scheduler, req: Req) -> bool:
+    """Replay a slice of a request; return whether the replay is over, with the request queued or finished."""
     state: SchedulerState = scheduler.hive
     attached: RequestState = req.hive
     replay, cache = attached.replay, state.cache
@@ -145,13 +148,15 @@ def _slice(scheduler: Scheduler, req: Req) -> bool:
     known = replay.tokens
     if req.to_finish is None:
         assert attached.cached is not None
-        cache.run(replay, attached.cached, req.output_ids, lambda token, node: _take(req, token, node), SLICE)
+        cache.run(
+            replay, attached.cached, req.output_ids, lambda token, node: _append(req, token, node), SLICE
+        )
     attached.arrived_with = replay.tokens
     if new := replay.tokens - known:
         _mark(req, new)
     if replay.stop is None and req.to_finish is None:
         if new and req.stream:
-            state.answers[id(req)] = req
+            state.pending_outputs[id(req)] = req
         return False
     replay.stop = replay.stop or Stop.DIVERGED
     cache.concluded(replay)
@@ -166,7 +171,7 @@ def _conclude(scheduler: Scheduler, req: Req, *, finished: bool) -> None:
     attached.replay = None
     if attached.arrived_with:
         if req.return_logprob:
-            # The model is asked for the log-probabilities of what it generates, and for no others.
+            # The model computes log-probabilities only for the tokens that it generates.
             start = len(req.origin_input_ids) + len(req.output_ids)
             req.logprob_start_len = start
             processor = scheduler.batch_result_processor.logprob_result_processor
@@ -175,27 +180,28 @@ def _conclude(scheduler: Scheduler, req: Req, *, finished: bool) -> None:
     if finished:
         req.time_stats.set_wait_queue_entry_time()
         req.time_stats.set_quick_finish_time()
-        depart(scheduler, req, ended=not isinstance(req.finished_reason, FINISH_ABORT))
+        finish(scheduler, req, ended=not isinstance(req.finished_reason, FINISH_ABORT))
     if finished or (attached.arrived_with and req.stream):
-        scheduler.hive.answers[id(req)] = req
+        scheduler.hive.pending_outputs[id(req)] = req
     if not finished:
         scheduler.hive.cache.queued(attached.cached, req.output_ids)
         scheduler._add_request_to_queue(req)
 
 
-def _take(req: Req, token: int, node: Node) -> Verdict:
-    """Put one chosen token into the request."""
+def _append(req: Req, token: int, node: Node) -> Verdict:
+    """Append one replayed token to the request."""
     if req.return_logprob and not _add_logprobs(req, token, node):
         return Verdict.REFUSED
     req.output_ids.append(token)
-    # The engine's order: a grammar that ends with this token finishes the request at the next one.
+    # As in the engine, a grammar that ends with this token finishes the request at the next one.
     req.update_finish_state()
     if req.grammar is not None:
         req.grammar.accept_token(token)
-        # Joining the decode batch, upstream shows the last token to grammars that have not noted one.
+        # When a request joins the decode batch, upstream passes the last token to grammars that have no current
+        # token.
         req.grammar.current_token = token
         req.grammar.finished = req.finished()
-    return Verdict.FINISHED if req.finished() else Verdict.GOES_ON
+    return Verdict.FINISHED if req.finished() else Verdict.CONTINUES
 
 
 def _add_logprobs(req: Req, token: int, node: Node) -> bool:
@@ -222,7 +228,7 @@ _ORIGINAL_LOGPROBS = os.environ.get("SGLANG_RETURN_ORIGINAL_LOGPROB", "").lower(
 
 
 def _mark(req: Req, count: int) -> None:
-    """Note ``count`` replayed tokens where the tokenizer process finds them."""
+    """Mark ``count`` tokens as replayed, for the tokenizer process."""
     if req.customized_info is None:
         req.customized_info = {}
     marks: dict[str, list[Any]] = req.customized_info

@@ -1,4 +1,4 @@
-"""How full the engine's batches are: its forward passes by kind, and the requests that decode in one."""
+"""Counts forward passes by kind, and the requests per decode step."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class Steps:
     """Counters since start."""
 
     extends: int = 0
-    """Batches that computed prompts, or what is new behind cached ones."""
+    """Prefill batches, including those behind cached tokens."""
     mixed: int = 0
-    """Decode steps that new requests were a part of (:mod:`sglang_patches.scheduling.mixed_step`)."""
+    """Decode steps that included new requests (:mod:`sglang_patches.scheduling.mixed_step`)."""
     decode_steps: int = 0
-    """With the mixed ones."""
+    """Decode steps, including mixed ones."""
     decoded_rows: int = 0
-    """Requests in decode steps, each counted in every step."""
+    """Requests in decode steps, each counted once per step."""
 
     def count(self, batch: ScheduleBatch) -> None:
-        """One forward pass."""
+        """Count one forward pass."""
         mixed = batch.forward_mode.is_mixed()
         if mixed or batch.forward_mode.is_decode():
             self.mixed += mixed
@@ -34,7 +34,7 @@ class Steps:
             self.extends += 1
 
     def summary(self) -> dict[str, float]:
-        """The counters, and :func:`running_mean`."""
+        """Return the counters and :func:`running_mean`."""
         counts = {
             "extends": self.extends,
             "mixed": self.mixed,
@@ -45,6 +45,6 @@ class Steps:
 
 
 def running_mean(counts: Mapping[str, float]) -> float:
-    """Running requests on the average of all decode steps, of these counters or of sums of such."""
+    """Return the mean number of running requests per decode step, from these counters or from sums of them."""
     steps = counts["decode_steps"]
     return round(counts["decoded_rows"] / steps, 3) if steps else 0.0

@@ -9,8 +9,8 @@ import re
 from fractions import Fraction
 from typing import Any
 
-from bench.game24 import prompts
-from bench.game24.rules import legal_steps, numbers_of
+from examples.game24 import prompts
+from examples.game24.rules import legal_steps, numbers_of
 from tests.frontend.http_server import Answer, Events, Handler, Received, Server
 
 

@@ -7,9 +7,9 @@ from array import array
 from itertools import combinations
 
 from bench.eviction.clairvoyant import clairvoyant
-from bench.eviction.prefix_tree import PrefixTree
 from bench.eviction.schedule import schedule
-from bench.eviction.trace import Event, Request, Trace
+from bench.traces.prefix_tree import PrefixTree
+from bench.traces.trace import Event, Request, Trace
 
 Prefix = tuple[int, ...]
 POOL = 8

@@ -12,8 +12,8 @@ from bench.eviction.outcome import Outcome
 from bench.eviction.policies import CLAIRVOYANT, POLICIES, Policy
 from bench.eviction.pool_replay import Leak, PoolReplay
 from bench.eviction.scenarios import SCENARIOS, Scenario, replay
-from bench.eviction.trace import Event, Request, Trace, traced
-from bench.eviction.workload import SPAMMER, Chat, Flood, Generator, Inflating, Rtl, Tokens
+from bench.eviction.workload import SPAMMER, Chat, Flood, Generator, Inflating, Rtl, traced
+from bench.traces.trace import Event, Request, Tokens, Trace
 from hive.server.eviction.density import DensitySettings
 
 _PROGRAMS = Rtl(slots=3, sessions=2, rounds=2)

@@ -7,16 +7,13 @@ from pathlib import Path
 import pytest
 
 from bench.eviction import __main__ as bench
-from bench.eviction.measure import Replayed
 from bench.eviction.outcome import Outcome
 from bench.eviction.plots import write_plots
 from bench.eviction.policies import CLAIRVOYANT
-from bench.eviction.recordings import recorded
 from bench.eviction.report import Report, gap_closed, goals_of, rows_of, score_trace
-from bench.eviction.scenarios import SCENARIOS
-from bench.eviction.trace import traced
-from bench.eviction.workload import Generator, Rtl
-from bench.rtl_repair.recording import save_trace
+from bench.eviction.scenarios import SCENARIOS, Replayed, recorded
+from bench.eviction.workload import Generator, Rtl, traced
+from bench.traces.recording import save_trace
 
 
 def replayed(scenario: str, pool: int, policy: str, seed: int, prefill: int) -> Replayed:

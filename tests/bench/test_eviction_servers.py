@@ -13,13 +13,12 @@ import pytest
 from bench.eviction import __main__ as bench
 from bench.eviction.live import NGRAM, plan, replay_live
 from bench.eviction.outcome import Outcome
-from bench.eviction.recordings import recordings
 from bench.eviction.report import Report
-from bench.eviction.rounds import first_rounds, rounds_of
 from bench.eviction.scenarios import Scenario
 from bench.eviction.servers import Bound, ServerRun, clairvoyant_share, rows_and_goals
-from bench.eviction.trace import Event, Request, Trace
-from bench.logits_cache.client import BenchError
+from bench.harness.client import BenchError
+from bench.traces.recording import recordings
+from bench.traces.trace import Event, Request, Trace, first_rounds, rounds_of
 
 LONG = NGRAM + 2
 

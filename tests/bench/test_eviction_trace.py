@@ -7,10 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from bench.eviction.prefix_tree import PrefixTree
 from bench.eviction.schedule import PoolTooSmall, most_running, schedule
-from bench.eviction.trace import Event, Request, Trace, traced
-from bench.eviction.working_set import hot_working_set
 from bench.eviction.workload import (
     SPAMMER,
     SYSTEM_TOKENS,
@@ -24,7 +21,11 @@ from bench.eviction.workload import (
     Slot,
     Tokens,
     Traffic,
+    traced,
 )
+from bench.traces.pool import hot_working_set
+from bench.traces.prefix_tree import PrefixTree
+from bench.traces.trace import Event, Request, Trace
 
 
 def ids(*tokens: int) -> Tokens:

@@ -14,8 +14,9 @@ import pytest
 
 from bench.game24 import __main__ as command
 from bench.game24.methods import Method
-from bench.game24.players import Player
-from bench.game24.random_arm import by_lot
+from bench.harness import servers
+from examples.game24.players import Player
+from examples.game24.random_baseline import random_model
 from hive import ModelError, Request
 from hive.server.server_process import ServerProcess
 from hive.testing import FunctionModel
@@ -24,15 +25,15 @@ URL = ["--url", "http://127.0.0.1:1/"]
 
 
 @pytest.fixture
-def by_lot_everywhere(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Player, dict[str, Any]]]:
-    """Whoever plays draws by lot; the players that were asked for."""
+def random_everywhere(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Player, dict[str, Any]]]:
+    """All players give random answers; the players that were asked for."""
     asked: list[tuple[str, Player, dict[str, Any]]] = []
 
-    def lottery(url: str, player: Player, **settings: Any) -> FunctionModel:
+    def random_player(url: str, player: Player, **settings: Any) -> FunctionModel:
         asked.append((url, player, settings))
-        return by_lot()
+        return random_model()
 
-    monkeypatch.setattr(command, "at_server", lottery)
+    monkeypatch.setattr(command, "at_server", random_player)
     monkeypatch.setattr(command, "served_model", lambda url: "small")
     return asked
 
@@ -43,8 +44,8 @@ def run(tmp_path: Path, *options: str) -> dict[str, Any]:
     return report
 
 
-def test_a_row_for_every_player_and_method_and_the_same_by_lot(
-    by_lot_everywhere: list[tuple[str, Player, dict[str, Any]]],
+def test_a_row_for_every_player_and_method_and_the_random_baseline(
+    random_everywhere: list[tuple[str, Player, dict[str, Any]]],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -67,12 +68,12 @@ def test_a_row_for_every_player_and_method_and_the_same_by_lot(
     assert "random (mcts)" in capsys.readouterr().out
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
     # Nobody replays what others have paid for, and the likeliest step is not drawn at all.
-    assert len({settings["tenant"] for _, _, settings in by_lot_everywhere}) == 8
-    assert [settings["distinct"] for _, _, settings in by_lot_everywhere] == [False, True, True, True] * 2
-    assert {url for url, _, _ in by_lot_everywhere} == {"http://127.0.0.1:1"}
+    assert len({settings["tenant"] for _, _, settings in random_everywhere}) == 8
+    assert [settings["distinct"] for _, _, settings in random_everywhere] == [False, True, True, True] * 2
+    assert {url for url, _, _ in random_everywhere} == {"http://127.0.0.1:1"}
 
 
-def test_the_same_seed_gives_the_same_report(by_lot_everywhere: object, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_report(random_everywhere: object, tmp_path: Path) -> None:
     # Who is named twice plays once.
     options = [*URL, "--puzzles", "4", "--first", "100", "--players", "base", "base"]
     options += ["--methods", "mcts", "mcts", "--lots", "2"]
@@ -85,7 +86,7 @@ def test_the_same_seed_gives_the_same_report(by_lot_everywhere: object, tmp_path
 
 
 def test_who_is_out_of_time_has_asked_all_methods_the_same(
-    by_lot_everywhere: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    random_everywhere: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Time for the first puzzles, and for no more of the same.
     monkeypatch.setattr(command, "RESERVE_S", 0.0)
@@ -100,7 +101,7 @@ def test_who_is_out_of_time_has_asked_all_methods_the_same(
 
 
 def test_a_run_without_any_time_says_so_in_its_report(
-    by_lot_everywhere: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    random_everywhere: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "QUICK_MINUTES", 0.0)
     report = run(tmp_path, *URL, "--quick")
@@ -112,7 +113,7 @@ def test_a_run_without_any_time_says_so_in_its_report(
 def test_it_starts_a_server_with_roles_if_these_play(
     players: str,
     flags: list[str],
-    by_lot_everywhere: object,
+    random_everywhere: object,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -123,15 +124,15 @@ def test_it_starts_a_server_with_roles_if_these_play(
         seen.append(arguments)
         yield {"hive": "http://127.0.0.1:2"}
 
-    monkeypatch.setattr(command, "started", server)
-    monkeypatch.setattr(command, "ensure_embedded_model", lambda: tmp_path)
-    monkeypatch.setattr(command, "lora_flags", lambda on_cpu: ["--roles"])
+    monkeypatch.setattr(servers, "started", server)
+    monkeypatch.setattr(servers, "ensure_embedded_model", lambda: tmp_path)
+    monkeypatch.setattr(servers, "lora_flags", lambda on_cpu: ["--roles"])
     run(tmp_path, "--players", players, "--methods", "direct", "--puzzles", "1", "--lots", "1")
     assert [arguments[:3] for arguments in seen] == [(["hive"], tmp_path, flags)]
 
 
 def test_a_server_without_the_roles_is_one_line(
-    by_lot_everywhere: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    random_everywhere: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: Request) -> str:
         raise ModelError("model: http://127.0.0.1:1 has no 'proposer'; it has 'small'")
@@ -148,14 +149,18 @@ NUMBERS = ("--puzzles", "--branching", "--breadth", "--votes", "--lots", "--conc
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        *(([option, number], f"{option} must be at least 1") for option in NUMBERS for number in ("0", "-2")),
-        (["--votes", "two"], "argument --votes: invalid int value: 'two'"),
+        *(
+            ([option, number], f"{option}: must be at least 1")
+            for option in NUMBERS
+            for number in ("0", "-2")
+        ),
+        (["--votes", "two"], "argument --votes: invalid positive value: 'two'"),
         (["--methods", "luck"], "invalid choice: 'luck' (choose from 'direct', 'best_of_n', 'tot', 'mcts')"),
         (["--players", "nobody"], "invalid choice: 'nobody' (choose from 'base', 'roles')"),
         (["--first", "1300"], "there are 1362 puzzles, of ranks 0 to 1361: --first 1300 --puzzles 100 asks"),
         (["--first", "-1"], "there are 1362 puzzles"),
-        (["--temperature", "0"], "--temperature must be above 0"),
-        (["--temperature", "nan"], "--temperature must be above 0"),
+        (["--temperature", "0"], "--temperature: must be above 0"),
+        (["--temperature", "nan"], "--temperature: must be above 0"),
         (["--json", "FOLDER"], "here cannot be written: Is a directory"),
         (["--json", "FILE/report.json"], "report.json cannot be written: "),
     ],
@@ -167,7 +172,7 @@ def test_wrong_options_are_told_before_anything_is_started(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(command, "started", lambda *_: pytest.fail("began"))
+    monkeypatch.setattr(servers, "started", lambda *_: pytest.fail("began"))
     (tmp_path / "here").mkdir()
     (tmp_path / "file").touch()
     places = {"FOLDER": str(tmp_path / "here"), "FILE": str(tmp_path / "file")}

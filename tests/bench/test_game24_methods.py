@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bench.by_agent import ByAgent
-from bench.game24 import prompts
-from bench.game24.methods import Attempt, Method, Shape, attempt, attempts, attempts_by_lot
-from bench.game24.players import PROPOSER, VALUER, Player, at_server
-from bench.game24.puzzles import COUNT, Puzzle, puzzles
-from bench.game24.random_arm import by_lot
+from bench.game24.methods import Attempt, Method, Shape, attempt, attempts, random_attempts
 from bench.game24.report import RANDOM, Report, row_of, table
-from bench.game24.rules import is_solved, legal_steps, numbers_of, solvable, solve, successors
+from examples.by_agent import ByAgent
+from examples.game24 import prompts
+from examples.game24.players import PROPOSER, VALUER, Player, at_server
+from examples.game24.puzzles import COUNT, Puzzle, puzzles
+from examples.game24.random_baseline import random_model
+from examples.game24.rules import is_solved, legal_steps, numbers_of, solvable, solve, successors
 from hive import Request, Usage
 from hive.testing import FunctionModel
 
@@ -43,7 +43,7 @@ def judges(request: Request) -> str:
     """Proposes by lot, and judges as one who knows."""
     if request.agent == VALUER:
         return knows(request)
-    completion = by_lot().answer_now(request)
+    completion = random_model().answer_now(request)
     assert completion is not None
     return completion.text
 
@@ -61,7 +61,7 @@ async def test_who_knows_the_game_solves_everything(method: Method, player: Play
 async def test_a_judge_who_knows_makes_the_difference_to_proposals_by_lot() -> None:
     some = puzzles(900, 920)
     judged, _ = await attempts(some, Method.TOT, Shape(), Player.ROLES, FunctionModel(judges), seed=0)
-    lots = [await attempts_by_lot(puzzle, Method.TOT, Shape(), seed=0, lots=1) for puzzle in some]
+    lots = [await random_attempts(puzzle, Method.TOT, Shape(), seed=0, lots=1) for puzzle in some]
     assert sum(done.solved for done in judged) > sum(done.solved for (done,) in lots)
 
 
@@ -79,7 +79,7 @@ async def test_a_judge_who_knows_makes_the_difference_to_proposals_by_lot() -> N
     st.integers(0, 1000),
 )
 def test_no_method_proposes_more_than_it_may(method: Method, shape: Shape, puzzle: Puzzle, seed: int) -> None:
-    (done,) = asyncio.run(attempts_by_lot(puzzle, method, shape, seed=seed, lots=1))
+    (done,) = asyncio.run(random_attempts(puzzle, method, shape, seed=seed, lots=1))
     assert done.proposals <= shape.budget(method)
     assert done.proposals == done.agents[PROPOSER].requests
     assert 0 <= done.duplicates < done.proposals
@@ -95,8 +95,8 @@ async def test_budgets_are_alike_and_used_up_where_nothing_is_found() -> None:
         SEARCHES, 35
     )
     for method in Method:
-        (lot,) = await attempts_by_lot(HOPELESS, method, shape, seed=1, lots=1)
-        model = by_lot(distinct=shape.distinct_in(method))
+        (lot,) = await random_attempts(HOPELESS, method, shape, seed=1, lots=1)
+        model = random_model(distinct=shape.distinct_in(method))
         told = await attempt(HOPELESS, method, shape, Player.ROLES, model, seed=1)
         assert lot.proposals == told.proposals
         # Whole games do not make 35, and of some positions there are fewer steps than proposals.
@@ -106,9 +106,9 @@ async def test_budgets_are_alike_and_used_up_where_nothing_is_found() -> None:
 @pytest.mark.parametrize("method", Method)
 async def test_a_model_that_draws_by_lot_is_the_random_arm(method: Method) -> None:
     puzzle, shape = puzzles(300, 301)[0], Shape(votes=1)
-    lots = await attempts_by_lot(puzzle, method, shape, seed=5, lots=3)
-    assert lots == await attempts_by_lot(puzzle, method, shape, seed=5, lots=3)
-    model = by_lot(distinct=shape.distinct_in(method))
+    lots = await random_attempts(puzzle, method, shape, seed=5, lots=3)
+    assert lots == await random_attempts(puzzle, method, shape, seed=5, lots=3)
+    model = random_model(distinct=shape.distinct_in(method))
     assert lots[0] == await attempt(puzzle, method, shape, Player.BASE, model, seed=5 + puzzle.rank)
 
 
@@ -117,7 +117,7 @@ async def test_what_is_drawn_without_replacement_is_not_repeated(method: Method)
     repeated = []
     for distinct in (False, True):
         shape = Shape(distinct=distinct)
-        lots = [await attempts_by_lot(puzzle, method, shape, seed=0, lots=4) for puzzle in puzzles(900, 905)]
+        lots = [await random_attempts(puzzle, method, shape, seed=0, lots=4) for puzzle in puzzles(900, 905)]
         repeated.append(sum(done.duplicates for of_puzzle in lots for done in of_puzzle))
     # A position of two numbers has six steps at the most; who is there a second time must repeat some.
     assert repeated[1] < repeated[0] / 2

@@ -181,7 +181,7 @@ def test_nothing_is_left_of_a_run_that_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"hidden_size": 16}, "hidden_size is 24 in the model, and 16 in what it shall be"),
+        ({"hidden_size": 16}, "hidden_size is 24 in the model, and 16 in the geometry"),
         ({"num_hidden_layers": 1}, "num_hidden_layers is 2 in the model, and 1"),
         ({"num_attention_heads": 10}, "3 query heads share a key-value head in the model, and 2"),
         ({"hidden_size": 59}, "hidden_size 59 is no multiple of 20 heads"),
@@ -220,7 +220,7 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_written(
     pair = make(tmp_path)
     usage = type(shutil.disk_usage(tmp_path))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10, 9, 1))
-    with pytest.raises(GrowError, match=r"it takes 0\.0 GB, and 0\.0 GB are free where"):
+    with pytest.raises(GrowError, match=r"it takes 0\.0 GB, and 0\.0 GB are free for"):
         grow(plan(pair), tmp_path / "big", say=lambda _: None)
     assert not (tmp_path / "big").exists()
 

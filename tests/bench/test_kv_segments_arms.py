@@ -6,11 +6,11 @@ import time
 
 import pytest
 
+from bench.harness.client import BenchError, Client
+from bench.kv_segments.accounting import KV, kv_of
 from bench.kv_segments.arms import Choreographed, Concatenated, Warm
-from bench.kv_segments.client import KV, Client, kv_of
 from bench.kv_segments.encoding import FIRST_ID, RandomTokens, RealText
-from bench.kv_segments.workflows import iterative_debate, parallel_debate, tree_of_thoughts
-from bench.logits_cache.client import BenchError
+from examples.choreography.workflows import iterative_debate, parallel_debate, tree_of_thoughts
 from hive.server.embedded_model import ensure_embedded_model
 from tests.bench.kv_segments_server import StandIn
 from tests.frontend.http_server import Events

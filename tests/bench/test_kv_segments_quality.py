@@ -11,13 +11,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from bench.kv_segments.client import Client
+from bench.harness.client import BenchError, Client
 from bench.kv_segments.distributions import distance, generated_states, head_of, last_states
 from bench.kv_segments.encoding import RealText
 from bench.kv_segments.quality import CONTEXTS, FORCED, QualitySession, Setup, correctors
 from bench.kv_segments.report import goals, quality_rows
 from bench.kv_segments.town_meeting import NEWS, readers, rounds
-from bench.logits_cache.client import BenchError
 from tests.bench.kv_segments_server import HIDDEN, VOCABULARY, StandIn
 from tests.frontend.http_server import Received
 

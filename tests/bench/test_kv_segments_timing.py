@@ -7,21 +7,20 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
+from bench.harness.client import Client
+from bench.harness.statistics import interval, ratio
+from bench.kv_segments.accounting import KV
 from bench.kv_segments.arms import ArmName, Call
-from bench.kv_segments.client import KV, Client
 from bench.kv_segments.encoding import RandomTokens
 from bench.kv_segments.report import goals, speed_rows
 from bench.kv_segments.speed import SpeedSession, SpeedSettings, Turn, WorkloadName, contestants
 from bench.kv_segments.timing import (
     by_problem,
-    interval,
     kv_total,
     ratios,
-    share,
     ttft_by_call_ms,
     ttft_s,
     ttft_with_prefill_s,
-    wall_s,
 )
 from tests.bench.kv_segments_server import StandIn
 
@@ -70,7 +69,7 @@ def test_a_workflow_s_time_is_the_mean_over_its_decode_calls() -> None:
     # Both prefills took 0.8 s together, as they overlap.
     assert ttft_with_prefill_s(each) == pytest.approx(0.2 + 0.8 / 2)
     assert ttft_with_prefill_s(turn("naive", 0, [0.1, 0.3])) == pytest.approx(0.2)
-    assert wall_s(each) == 5.0
+    assert each.wall_s == 5.0
     assert ttft_by_call_ms([each, turn("naive", 1, [0.3, 0.5])]) == pytest.approx(
         {"call 0": 200.0, "call 1": 400.0}
     )
@@ -106,8 +105,8 @@ def test_an_interval_holds_what_other_problems_could_have_said() -> None:
 def test_shares_of_contexts() -> None:
     turns = [turn("choreographed", 0, [0.1, 0.1]), turn("choreographed", 1, [0.1], kv=KV(1, 2, 3, 4))]
     assert kv_total(turns) == KV(exact=5, placed=18, recomputed=3, missing=4)
-    assert share(3, 4) == 0.75
-    assert share(0, 0) is None
+    assert ratio(3, 4) == 0.75
+    assert ratio(0, 0) is None
 
 
 def test_rows_of_speed() -> None:

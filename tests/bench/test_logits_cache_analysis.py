@@ -22,7 +22,7 @@ from bench.logits_cache.analysis import (
     speedups,
     step_seconds,
 )
-from bench.logits_cache.samples import Key, Timing
+from bench.logits_cache.client import Key, Timing
 from bench.logits_cache.workloads import Variant
 
 # Two samples of one state, 11 tokens each, 0.1 s per step: a cold prompt of 1 s (first token after 1.1 s) and a

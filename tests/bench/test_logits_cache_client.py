@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from bench.logits_cache.client import BenchError, Client
+from bench.harness.client import BenchError
+from bench.logits_cache.client import Client
 from tests.frontend.http_server import Events, Server
 
 

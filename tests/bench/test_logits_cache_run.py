@@ -11,11 +11,10 @@ import pytest
 
 from bench.logits_cache.analysis import Interval
 from bench.logits_cache.arms import Arm
-from bench.logits_cache.client import Client
+from bench.logits_cache.client import Client, Timing
 from bench.logits_cache.plots import write_plots
 from bench.logits_cache.report import Row, crossings, entropy_points, rows_of, table
 from bench.logits_cache.run import BlockResult, run_block
-from bench.logits_cache.samples import Timing
 from bench.logits_cache.workloads import Block, random_prompts
 
 PROMPTS = random_prompts(1000, 4)

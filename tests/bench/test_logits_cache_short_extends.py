@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from bench.logits_cache.arms import Arm
-from bench.logits_cache.client import Client
-from bench.logits_cache.samples import Timing
+from bench.logits_cache.client import Client, Timing
 from bench.logits_cache.short_extends import NEW_TOKENS, Case, Texts, cases, measure_short_extends
 
 TEXT = [7 * n % 1009 for n in range(3000)]

@@ -8,7 +8,7 @@ import json
 import pytest
 from rich.console import Console
 
-from bench.logits_cache.client import BenchError
+from bench.harness.client import BenchError
 from bench.logits_cache.toll import LIST, TOKENS, TollRow, _body, _processes, toll_table
 from hive.server.request_checks import Limits, check_generate, check_samples
 from hive.server.server_process import free_port

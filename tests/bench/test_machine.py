@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from bench.logits_cache.machine import public_command
+from bench.harness.machine import public_command
 
 
 @pytest.mark.parametrize(

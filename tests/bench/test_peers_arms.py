@@ -8,9 +8,10 @@ from collections import Counter
 import pytest
 
 from bench.game24.methods import Method, Shape
-from bench.game24.puzzles import puzzles
-from bench.peers.arms import ARM_NAMES, ARMS_OF, SERVERS, WORKLOADS, arms_of, is_peer, rotated
+from bench.harness.statistics import rotated
+from bench.peers.arms import ARM_NAMES, ARMS_OF, SERVERS, WORKLOADS, arms_of, is_peer
 from bench.peers.workers import worker
+from examples.game24.puzzles import puzzles
 from tests.bench.peers_server import bodies, stand_in
 
 SHAPE = Shape(branching=4, breadth=2, votes=2)

@@ -12,16 +12,16 @@ import pytest
 from rich.console import Console
 
 from bench.game24.methods import Shape
+from bench.harness.memory import ServerMemory
 from bench.peers import __main__ as bench
 from bench.peers import servers
 from bench.peers.arms import ArmName, WorkloadName
-from bench.peers.memory import ServerMemory
 from bench.peers.report import Report, ratios_table, rows_table
 from bench.peers.servers import gpu_defaults
 from bench.peers.session import Session, Settings
 from bench.peers.turns import Game, Repairs
-from bench.roles.rtl import HELD_OUT
-from bench.rtl_repair.tools import ToolsMissing, missing_tools
+from bench.training.rtl import HELD_OUT
+from examples.rtl_repair.tools import ToolsMissing, missing_tools
 from hive.server.server_process import ServerDied
 from tests.bench.peers_server import stand_in
 from tests.bench.test_peers_analysis import turn
@@ -239,5 +239,5 @@ def test_adapters_that_do_not_fit_are_told_before_anything_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "running", lambda *_: pytest.fail("began"))
-    with pytest.raises(SystemExit, match=r"bench: .* is no folder with \*\.safetensors that the adapter"):
+    with pytest.raises(SystemExit, match=r"bench: .* has no \*\.safetensors to compare the adapter"):
         bench.main(["--json", str(tmp_path / "report.json"), "--only", "tot", "--model-path", str(tmp_path)])

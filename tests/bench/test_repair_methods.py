@@ -1,4 +1,4 @@
-"""Methods and what they may spend, the arm by lot, the report, and the command."""
+"""Methods and what they may spend, the random baseline, the report, and the command."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bench.roles.rtl import taught
+from bench.harness.statistics import wilson
 from bench.rtl_repair import __main__ as command
-from bench.rtl_repair import prompts
-from bench.rtl_repair.bugs import Bug, suite
-from bench.rtl_repair.designs import all_designs, design
-from bench.rtl_repair.edits import apply
 from bench.rtl_repair.methods import Attempt, Method, Shape, attempt, session
-from bench.rtl_repair.random_arm import by_lot, searches_by_lot
-from bench.rtl_repair.recording import RecordingModel, load_trace
+from bench.rtl_repair.random_baseline import random_model, random_searches
 from bench.rtl_repair.report import RANDOM, Report, row_of, shares, table
-from bench.rtl_repair.simulator import simulate
-from bench.rtl_repair.tools import ToolsMissing, missing_tools
-from bench.tally import wilson
+from bench.traces.recording import RecordingModel, load_trace
+from bench.training.rtl import taught
+from examples.rtl_repair import prompts
+from examples.rtl_repair.bugs import Bug, suite
+from examples.rtl_repair.designs import all_designs, design
+from examples.rtl_repair.edits import apply
+from examples.rtl_repair.simulator import simulate
+from examples.rtl_repair.tools import ToolsMissing, missing_tools
 from hive import HttpClient, Request, Usage
 from hive.server.server_process import ServerProcess
 from hive.testing import FunctionModel
@@ -87,11 +87,11 @@ async def test_a_method_that_finds_nothing_uses_its_budget_up(method: Method) ->
 
 
 @needs_tools
-async def test_by_lot_some_bugs_are_repaired_and_always_the_same_ones() -> None:
+async def test_at_random_some_bugs_are_repaired_and_always_the_same_ones() -> None:
     bugs = await bugs_of_counter(3)
     wide = Shape(branching=12, breadth=2, rounds=2)
-    first, _ = await searches_by_lot(bugs, Method.TOT, wide, seed=1, lots=3)
-    again, _ = await searches_by_lot(bugs, Method.TOT, wide, seed=1, lots=3)
+    first, _ = await random_searches(bugs, Method.TOT, wide, seed=1, lots=3)
+    again, _ = await random_searches(bugs, Method.TOT, wide, seed=1, lots=3)
     assert [(done.bug, done.solved, done.patches) for done in first] == [
         (done.bug, done.solved, done.patches) for done in again
     ]
@@ -107,7 +107,7 @@ async def test_what_is_said_to_be_repaired_passes_its_testbench() -> None:
     bugs = await bugs_of_counter(2)
     repaired = 0
     for seed in range(20):
-        result, outcome = await session(bugs, by_lot(), rounds=15, seed=seed)
+        result, outcome = await session(bugs, random_model(), rounds=15, seed=seed)
         assert result.session
         assert outcome.patches <= 15
         for place, edits in outcome.repairs.items():
@@ -145,7 +145,7 @@ def test_rows_and_the_table() -> None:
     assert "1/2" in text
     assert [(one.method, one.player, one.share) for one in shares(report)] == [
         ("tot", "small", 0.5),
-        ("tot", "by lot", 0.5),
+        ("tot", "random", 0.5),
     ]
 
 
@@ -177,8 +177,12 @@ NUMBERS = ("--bugs", "--branching", "--breadth", "--rounds", "--sessions", "--lo
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        *(([option, number], f"{option} must be at least 1") for option in NUMBERS for number in ("0", "-2")),
-        (["--rounds", "two"], "argument --rounds: invalid int value: 'two'"),
+        *(
+            ([option, number], f"{option}: must be at least 1")
+            for option in NUMBERS
+            for number in ("0", "-2")
+        ),
+        (["--rounds", "two"], "argument --rounds: invalid positive value: 'two'"),
         (["--methods", "luck"], "invalid choice: 'luck' (choose from 'direct', 'workflow', 'best_of_n', "),
         (["--keep-going", "--methods", "tot"], "--keep-going compares nothing: leave out --methods"),
         (
@@ -244,7 +248,7 @@ def test_nobody_replays_what_others_have_paid_for_and_no_bug_was_taught(
     def at_server(player: command.Player, url: str, tenant: str | None = None) -> FunctionModel:
         assert tenant is not None
         asked.append(tenant)
-        return by_lot()
+        return random_model()
 
     monkeypatch.setattr(command.Player, "at_server", at_server)
     monkeypatch.setattr(command, "served_model", lambda url: "small")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hive_frontend.testing import FunctionModel
 
-from bench.eviction.trace import Event, Request, Trace
-from bench.rtl_repair.recording import RecordingModel, load_trace, save_trace
+from bench.traces.recording import RecordingModel, load_trace, save_trace
+from bench.traces.trace import Event, Request, Trace
 from hive import BestOfN, Completion, HttpClient, ModelError, agent, arun, gen
 from hive import Request as Call
 from hive.server.server_process import ServerProcess

@@ -15,8 +15,8 @@ transformers = pytest.importorskip(
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from bench.roles.choreographed import logits, plan  # noqa: E402
-from bench.roles.traces import Call, Trace, arranged, read_whole  # noqa: E402
+from bench.training.choreographed import logits, plan  # noqa: E402
+from bench.training.traces import Call, Trace, arranged, read_whole  # noqa: E402
 
 CPU = torch.device("cpu")
 VOCABULARY = 64

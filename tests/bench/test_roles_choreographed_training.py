@@ -21,12 +21,12 @@ transformers = pytest.importorskip(
     "transformers", reason="needs the server extra: uv pip install 'hive[server]'"
 )
 
-from bench.kv_segments.workflows import WORKFLOWS, opening, turn  # noqa: E402
-from bench.roles import low_rank  # noqa: E402
-from bench.roles.choreographed import logits, plan  # noqa: E402
-from bench.roles.lora import Settings  # noqa: E402
-from bench.roles.mimicry import fidelity, loss, teach  # noqa: E402
-from bench.roles.traces import Call, Trace, read_whole, record  # noqa: E402
+from bench.training import low_rank  # noqa: E402
+from bench.training.choreographed import logits, plan  # noqa: E402
+from bench.training.lora import Settings  # noqa: E402
+from bench.training.mimicry import fidelity, loss, teach  # noqa: E402
+from bench.training.traces import Call, Trace, read_whole, record  # noqa: E402
+from examples.choreography.workflows import WORKFLOWS, opening, turn  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")

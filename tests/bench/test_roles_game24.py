@@ -8,20 +8,8 @@ from collections import Counter
 
 import pytest
 
-from bench.game24 import prompts
-from bench.game24.puzzles import puzzles
-from bench.game24.rules import (
-    Numbers,
-    apply_step,
-    is_solved,
-    numbers_of,
-    parse_step,
-    solvable,
-    step_regex,
-    successors,
-)
-from bench.roles import game24
-from bench.roles.game24 import (
+from bench.training import game24
+from bench.training.game24 import (
     BY_HEART,
     good_steps,
     judgements,
@@ -30,6 +18,18 @@ from bench.roles.game24 import (
     proposals,
     taught_puzzles,
     verdict,
+)
+from examples.game24 import prompts
+from examples.game24.puzzles import puzzles
+from examples.game24.rules import (
+    Numbers,
+    apply_step,
+    is_solved,
+    numbers_of,
+    parse_step,
+    solvable,
+    step_regex,
+    successors,
 )
 
 

@@ -13,7 +13,7 @@ transformers = pytest.importorskip(
     "transformers", reason="needs the server extra: uv pip install 'hive[server]'"
 )
 
-from bench.roles.merge import merge  # noqa: E402
+from bench.training.merge import merge  # noqa: E402
 
 
 def test_a_merged_model_answers_as_model_and_adapter_do(tmp_path: Path) -> None:

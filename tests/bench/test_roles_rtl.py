@@ -13,9 +13,9 @@ import pytest
 from hive_frontend.client import HttpClient
 from hive_frontend.testing import FunctionModel
 
-from bench.roles import rtl_bugs
-from bench.roles.example import Example
-from bench.roles.rtl import (
+from bench.training import rtl_bugs
+from bench.training.example import Example
+from bench.training.rtl import (
     HELD_OUT,
     Chat,
     Talk,
@@ -27,13 +27,13 @@ from bench.roles.rtl import (
     taught,
     taught_names,
 )
-from bench.roles.rtl_bugs import Studied, heard, recorded, reports, study
-from bench.rtl_repair.agents import Case, Rules, decision
-from bench.rtl_repair.bugs import committed
-from bench.rtl_repair.designs import all_designs, design
-from bench.rtl_repair.edits import apply, replacements
-from bench.rtl_repair.simulator import simulate
-from bench.rtl_repair.tools import ToolsMissing, missing_tools
+from bench.training.rtl_bugs import Studied, heard, recorded, reports, study
+from examples.rtl_repair.agents import Case, Rules, decision
+from examples.rtl_repair.bugs import committed
+from examples.rtl_repair.designs import all_designs, design
+from examples.rtl_repair.edits import apply, replacements
+from examples.rtl_repair.simulator import simulate
+from examples.rtl_repair.tools import ToolsMissing, missing_tools
 from hive import Message, Request, arun
 from hive.server.roles import adapter
 from hive.server.server_process import ServerProcess
@@ -96,9 +96,9 @@ async def test_the_file_has_what_the_tools_say(place: int) -> None:
     assert (await simulate(apply(studied.bug.source, studied.repair), testbench)).passed
     for edit, told in studied.wrong:
         case = Case(studied.bug.source, studied.result)
-        case.book(edit, apply(case.source, edit), await simulate(apply(case.source, edit), testbench))
+        case.settle(edit, apply(case.source, edit), await simulate(apply(case.source, edit), testbench))
         assert case.tried == [edit]
-        case.book(edit, apply(case.source, edit), told)
+        case.settle(edit, apply(case.source, edit), told)
         assert case.tried == [edit, edit]
 
 

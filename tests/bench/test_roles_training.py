@@ -18,9 +18,9 @@ transformers = pytest.importorskip(
     "transformers", reason="needs the server extra: uv pip install 'hive[server]'"
 )
 
-from bench.roles.example import Example, Question  # noqa: E402
-from bench.roles.lora import Encoded, Settings, batches, encode, logprobs_at, save, train  # noqa: E402
-from bench.roles.quiz import grade, weigh  # noqa: E402
+from bench.training.example import Example, Question  # noqa: E402
+from bench.training.lora import Encoded, Settings, batches, encode, logprobs_at, save, train  # noqa: E402
+from bench.training.quiz import grade, weigh  # noqa: E402
 
 
 class Letters:
@@ -166,7 +166,7 @@ def test_training_ends_in_time_and_at_a_rate_of_nearly_zero(monkeypatch: pytest.
 
     monkeypatch.setattr(torch.optim.AdamW, "step", step)
     clock = count()
-    monkeypatch.setattr("bench.roles.lora.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("bench.training.lora.time.monotonic", lambda: float(next(clock)))
     settings = replace(SETTINGS, steps=1000, minutes=0.5)
     _, losses = train(tiny_model(), LESSONS, settings, quiet)
     # A second goes by in every step, and the clock was looked at once before the first.

@@ -150,15 +150,15 @@ def test_a_server_without_grammars_makes_branches_fail_not_the_run() -> None:
     assert any("grammars" in (node.failure or "") for node in result.tree.nodes)
 
 
-def test_the_command_by_lot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_with_random_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bug_repair, "TEST_S", 0.5)
     app = Typer()
     app.command()(bug_repair.main)
-    done = CliRunner().invoke(app, ["--by-lot", "--branching", "2", "--breadth", "1", "--out", str(tmp_path)])
+    done = CliRunner().invoke(app, ["--random", "--branching", "2", "--breadth", "1", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert "context_gather:" in done.output
     assert "<svg" in (tmp_path / "tree.html").read_text()
-    for wrong in ([], ["--by-lot", "--url", "http://localhost:1"], ["--url", "localhost"]):
+    for wrong in ([], ["--random", "--url", "http://localhost:1"], ["--url", "localhost"]):
         assert CliRunner().invoke(app, wrong).exit_code == 2
 
 

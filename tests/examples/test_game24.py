@@ -13,11 +13,12 @@ from rich.console import Console
 from typer import Typer
 from typer.testing import CliRunner, Result
 
-from bench.game24 import prompts
-from bench.game24.players import Player
-from bench.game24.puzzles import puzzles
-from bench.game24.random_arm import by_lot
-from bench.game24.rules import (
+from examples.game24 import __main__ as example
+from examples.game24 import program, prompts
+from examples.game24.players import Player
+from examples.game24.puzzles import puzzles
+from examples.game24.random_baseline import random_model
+from examples.game24.rules import (
     Numbers,
     apply_step,
     is_solved,
@@ -27,8 +28,7 @@ from bench.game24.rules import (
     show,
     solve,
 )
-from bench.game24.summary import judge, summarise, table
-from examples import game24
+from examples.game24.summary import judge, summarise, table
 from hive import Completion, ModelError, Request, TreeOfThoughts, run
 from hive.server.server_process import ServerProcess
 from hive.testing import ScriptedModel
@@ -66,7 +66,7 @@ def fool(request: Request) -> str:
 
 def test_a_model_that_knows_the_solution_solves_the_puzzle() -> None:
     model = ScriptedModel(oracle)
-    result = run(game24.game24, PUZZLE.numbers, 2, model=model, supervisor=SEARCH, seed=1)
+    result = run(program.game24, PUZZLE.numbers, 2, model=model, supervisor=SEARCH, seed=1)
     assert result.value is not None
     numbers = PUZZLE.numbers
     for line in result.value:
@@ -81,7 +81,7 @@ def test_a_model_that_knows_the_solution_solves_the_puzzle() -> None:
 
 def test_roles_are_asked_in_their_own_words() -> None:
     model = ScriptedModel(oracle)
-    result = run(game24.game24, PUZZLE.numbers, 1, Player.ROLES, 0.5, model=model, supervisor=SEARCH, seed=1)
+    result = run(program.game24, PUZZLE.numbers, 1, Player.ROLES, 0.5, model=model, supervisor=SEARCH, seed=1)
     assert result.value is not None
     for call in model.calls:
         numbers = position(call)
@@ -91,7 +91,7 @@ def test_roles_are_asked_in_their_own_words() -> None:
 
 
 def test_a_model_that_plays_badly_solves_nothing() -> None:
-    result = run(game24.game24, PUZZLE.numbers, 1, model=ScriptedModel(fool), supervisor=SEARCH, seed=1)
+    result = run(program.game24, PUZZLE.numbers, 1, model=ScriptedModel(fool), supervisor=SEARCH, seed=1)
     assert result.best is None
     assert all(
         (node.failure or "").startswith("ends in ") for node in result.tree.nodes if node.status == "dead"
@@ -100,7 +100,7 @@ def test_a_model_that_plays_badly_solves_nothing() -> None:
 
 @pytest.mark.parametrize("text", ["I think we should add.", "1 + 1 =", "", "99 * 2"])
 def test_a_server_without_grammars_makes_branches_fail_not_the_run(text: str) -> None:
-    result = run(game24.game24, PUZZLE.numbers, model=ScriptedModel(lambda _: text), supervisor=SEARCH)
+    result = run(program.game24, PUZZLE.numbers, model=ScriptedModel(lambda _: text), supervisor=SEARCH)
     assert result.best is None
     assert [node.status for node in result.tree.nodes] == ["expanded", "dead", "dead"]
 
@@ -111,7 +111,7 @@ def test_the_words_of_the_votes_add_up_to_the_score() -> None:
         lambda request: oracle(request) if request.agent == "proposer" else next(words), grammars=False
     )
     once = TreeOfThoughts(branch_at="propose", branching=1, breadth=1)
-    result = run(game24.game24, PUZZLE.numbers, 2, model=model, supervisor=once)
+    result = run(program.game24, PUZZLE.numbers, 2, model=model, supervisor=once)
     scores = [node.score for node in result.tree.nodes if node.name == "propose"]
     assert scores == [None, 21.0, 0.001]
 
@@ -121,7 +121,7 @@ def test_a_summary_adds_games_up_and_shows_both_arms() -> None:
         lambda request: Completion(text=oracle(request), tokens_generated=3, tokens_replayed=1)
     )
     games = [
-        judge(puzzle, run(game24.game24, puzzle.numbers, 1, model=model, supervisor=SEARCH), lots)
+        judge(puzzle, run(program.game24, puzzle.numbers, 1, model=model, supervisor=SEARCH), lots)
         for puzzle, model, lots in zip(
             puzzles(900, 902),
             (replaying, ScriptedModel(fool)),
@@ -152,9 +152,9 @@ def _cells(line: str) -> list[str]:
 
 def command(monkeypatch: pytest.MonkeyPatch, script: Callable[[Request], str], *arguments: str) -> Result:
     """Run the command against a scripted model."""
-    monkeypatch.setattr(game24, "at_server", lambda url, player, **_: ScriptedModel(script))
+    monkeypatch.setattr(example, "at_server", lambda url, player, **_: ScriptedModel(script))
     app = Typer()
-    app.command()(game24.main)
+    app.command()(example.main)
     return CliRunner().invoke(app, ["--url", "http://scripted", *arguments])
 
 
@@ -204,13 +204,13 @@ def test_the_command_knows_other_searches(
     assert arm in result.output
 
 
-@pytest.mark.parametrize("search", game24.Algorithm)
-def test_all_searches_propose_alike_whoever_proposes(search: game24.Algorithm) -> None:
+@pytest.mark.parametrize("search", program.Algorithm)
+def test_all_searches_propose_alike_whoever_proposes(search: program.Algorithm) -> None:
     """Without a solution, so that none ends before its budget does: what is asked is the program's doing."""
     hopeless = numbers_of((1, 1, 1, 1))
-    supervisor = game24.supervisor_of(search, branching=5, breadth=3, proposals=game24.PROPOSALS)
-    lot = run(game24.game24, hopeless, 1, model=by_lot(), supervisor=supervisor, seed=1)
-    model = run(game24.game24, hopeless, 1, model=ScriptedModel(any_step), supervisor=supervisor, seed=1)
+    supervisor = program.supervisor_of(search, branching=5, breadth=3, proposals=program.PROPOSALS)
+    lot = run(program.game24, hopeless, 1, model=random_model(), supervisor=supervisor, seed=1)
+    model = run(program.game24, hopeless, 1, model=ScriptedModel(any_step), supervisor=supervisor, seed=1)
     assert lot.best is model.best is None
     counts = [result.totals.agents["proposer"].requests for result in (lot, model)]
     assert counts[0] == counts[1]
@@ -218,7 +218,7 @@ def test_all_searches_propose_alike_whoever_proposes(search: game24.Algorithm) -
 
 
 def any_step(request: Request) -> str:
-    """The same words as by lot, otherwise drawn."""
+    """The same words as the random baseline's, otherwise drawn."""
     if request.agent == "valuer":
         return "likely"
     steps = legal_steps(position(request))
@@ -252,7 +252,7 @@ def test_a_server_that_does_not_answer_is_one_line(
 )
 def test_bad_options_are_named(arguments: list[str], complaint: str) -> None:
     app = Typer()
-    app.command()(game24.main)
+    app.command()(example.main)
     result = CliRunner().invoke(app, ["--url", "http://scripted", *arguments])
     assert result.exit_code == 2
     assert complaint in re.sub(r"[\s│]+", " ", result.output)
@@ -269,7 +269,7 @@ def test_bad_options_are_named(arguments: list[str], complaint: str) -> None:
 )
 def test_on_the_real_server(search: str, flags: list[str], server: ServerProcess, tmp_path: Path) -> None:
     app = Typer()
-    app.command()(game24.main)
+    app.command()(example.main)
     result = CliRunner().invoke(
         app,
         [

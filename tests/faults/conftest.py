@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hive.server.server_process import ServerProcess
+from hive.server.server_process import ServerProcess, slowdown
 from tests.server.replay_client import ReplayClient
 
 POOL = 200
@@ -17,7 +17,7 @@ POOL = 200
 
 @pytest.fixture(scope="session")
 def tight_server(launch_server: Callable[..., ServerProcess]) -> ServerProcess:
-    """A server in float32 with little room, which admits requests as if their outputs were short."""
+    """A server of its own, in float32: with little room, and it admits requests as if their outputs were short."""
     return launch_server(
         *("--dtype", "float32", "--max-total-tokens", str(POOL), "--max-running-requests", "24"),
         *("--schedule-conservativeness", "0.01"),
@@ -39,7 +39,7 @@ def settled(client: ReplayClient) -> dict[str, Any]:
     AssertionError when anything is left behind. The engine looks for leaks in its own books whenever it is idle, and
     ends if it finds one.
     """
-    end = time.monotonic() + 60
+    end = time.monotonic() + 60 * slowdown()
     while True:
         found = client.post("/hive/check", {})
         if found == {"idle": True, "problems": []}:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hive.server.server_process import ServerProcess
+from hive.server.server_process import ServerProcess, slowdown
 from tests.faults.conftest import settled
 from tests.server.replay_client import Ask, ReplayClient
 
@@ -60,7 +60,7 @@ def body_of(number: int) -> tuple[str, dict[str, Any]]:
 
 def wait_until_free(client: ReplayClient, rid: str) -> None:
     """Ask under ``rid`` until the server takes it: the id of a stream stays taken for two seconds after its end."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 10 * slowdown()
     body = {"text": "x", "rid": rid, "sampling_params": {"max_new_tokens": 1}}
     while (answer := client.http.post("/generate", json=body)).status_code != 200:
         assert time.monotonic() < end, f"an id that is never free again is a leak: {answer.text}"

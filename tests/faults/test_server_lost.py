@@ -77,7 +77,7 @@ def test_short_host_memory_empties_the_logits_cache_and_the_server_serves_on(pla
     assert client.post("/hive/check", {})["problems"] == []
     metrics = client.http.get("/metrics").text
     assert "\nhive_logits_cache_budget_bytes" in metrics
-    assert "Host memory is short" in place.server.log_path.read_text()
+    assert "bytes below --hive-min-free-host-bytes" in place.server.log_path.read_text()
     client.http.close()
 
 

@@ -38,7 +38,7 @@ from hive_frontend.client import Request, Sampling
 from hive_frontend.client.messages import Message
 from pydantic import BaseModel, Field
 
-from hive.server.server_process import ServerProcess
+from hive.server.server_process import ServerProcess, slowdown
 
 pytestmark = pytest.mark.server
 
@@ -109,7 +109,7 @@ async def running(server: ServerProcess) -> int:
 
 
 async def until_running(server: ServerProcess, count: int) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 30 * slowdown()
     while (now := await running(server)) != count:
         assert time.monotonic() < deadline, f"{now} requests are running, not {count}"
         await asyncio.sleep(0.1)

@@ -51,7 +51,7 @@ def test_a_missing_package_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_a_package_without_a_model_is_a_sentence(package: Path, tmp_path: Path) -> None:
     find_gguf().unlink()
-    with pytest.raises(EmbeddedModelError, match="holds no GGUF file"):
+    with pytest.raises(EmbeddedModelError, match="contains no GGUF file"):
         ensure_embedded_model(tmp_path, silent)
 
 

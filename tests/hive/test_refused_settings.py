@@ -93,4 +93,4 @@ def test_what_sglang_may_have_set_itself_is_told_once_the_model_is_known(
 
 def test_a_release_is_looked_at_before_its_arguments() -> None:
     reason = segments_refusal(SimpleNamespace(), "0.5.23")
-    assert reason == f"SGLang 0.5.23 is installed, and it is made for {SEGMENTS_RELEASE}"
+    assert reason == f"SGLang 0.5.23 is installed, but segments need {SEGMENTS_RELEASE}"

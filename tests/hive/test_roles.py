@@ -107,7 +107,7 @@ def test_an_adapter_of_another_model_is_refused_with_both_sizes_and_the_fix(
 ) -> None:
     model = header(tmp_path / "model.safetensors", MODEL)
     header(tmp_path / "roles" / "speaker" / WEIGHTS, shapes)
-    with pytest.raises(UnfitAdapter, match=rf"the adapter speaker .*{words}.*name them by --lora-paths"):
+    with pytest.raises(UnfitAdapter, match=rf"the adapter speaker .*{words}.*list them with --lora-paths"):
         adapters_of(model)
 
 
@@ -117,10 +117,10 @@ def test_the_shipped_adapters_are_refused_beside_another_model(tmp_path: Path) -
         UnfitAdapter, match=r"the adapter proposer .* reads 1536 values in the adapter, and 80 in"
     ):
         adapters_of(model)
-    with pytest.raises(UnfitAdapter, match=r"org/name is no folder with \*\.safetensors"):
+    with pytest.raises(UnfitAdapter, match=r"org/name has no \*\.safetensors"):
         adapters_of(Path("org/name"))
     (tmp_path / "model.safetensors").write_bytes(b"no header")
-    with pytest.raises(UnfitAdapter, match="cannot be told"):
+    with pytest.raises(UnfitAdapter, match="cannot tell whether the adapter"):
         adapters_of(model)
 
 

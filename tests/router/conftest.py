@@ -10,7 +10,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from hive.server.server_process import ServerProcess, free_port
+from hive.server.server_process import ServerProcess, free_port, slowdown
 from tests.router.compose import ROUTER, SERVERS, command, with_value
 
 
@@ -29,6 +29,7 @@ class Fleet(NamedTuple):
 
 @pytest.fixture(scope="module")
 def fleet(launch_server: Callable[..., ServerProcess]) -> Iterator[Fleet]:
+    """Servers of their own: a router needs two, with the flags that the compose file gives them."""
     if importlib.util.find_spec("sglang_router") is None:
         pytest.skip("sglang-router is not installed. Run: uv pip install -e '.[router]'")
     commands = [command(service) for service in SERVERS]
@@ -58,7 +59,7 @@ def fleet(launch_server: Callable[..., ServerProcess]) -> Iterator[Fleet]:
 
 def _wait_for_workers(router: ServerProcess, count: int) -> None:
     """A router is up before it has looked at the servers."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 60 * slowdown()
     while True:
         workers = httpx.get(f"{router.url}/workers", trust_env=False).json()["workers"]
         if sum(worker["is_healthy"] for worker in workers) == count:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import httpx
 from hive_frontend import Dialogue, HttpClient, agent, arun, gen
 
+from hive.server.server_process import slowdown
+
 SAMPLES = 5
 TURNS = 4
 CALLS = SAMPLES + TURNS
@@ -77,7 +79,7 @@ def seen(url: str) -> dict[str, dict[str, Any]]:
 
 def flush(url: str) -> None:
     """Empty both caches of a server; the engine refuses for a moment after its last answer."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 20 * slowdown()
     while (answer := httpx.post(f"{url}/flush_cache", trust_env=False, timeout=60)).status_code != 200:
         assert time.monotonic() < end, answer.text
         time.sleep(0.05)

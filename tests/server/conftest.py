@@ -15,7 +15,10 @@ from tests.server.replay_client import KEY, ReplayClient
 
 @pytest.fixture(scope="session")
 def exact_server(launch_server: Callable[..., ServerProcess]) -> ServerProcess:
-    """A server in float32, guarded by a key: one request at a time, its outputs are a pure function of the request."""
+    """A server in float32, guarded by a key: one request at a time, its outputs are a pure function of the request.
+
+    In bfloat16, as the default one is, they depend on what else is in the batch.
+    """
     return launch_server("--dtype", "float32", "--api-key", KEY, "--hive-replay-ahead")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from hive.server.server_process import ServerProcess
+from hive.server.server_process import ServerProcess, slowdown
 
 LOGPROBS = 5
 """Likeliest tokens whose log-probabilities are compared, at each position."""
@@ -132,14 +132,14 @@ class KvClient:
 
     def flush(self) -> None:
         """Empty all caches; the engine refuses for a moment after its last answer."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 60 * slowdown()
         while (answer := self.http.post("/flush_cache")).status_code != 200:
             assert time.monotonic() < end, answer.text
             time.sleep(0.05)
 
     def assert_sound(self) -> None:
         """Raise AssertionError unless nothing runs any more, nobody reads the store and all books add up."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 60 * slowdown()
         while not (found := self.post("/hive/check", {}))["idle"]:
             assert time.monotonic() < end, found
             time.sleep(0.1)

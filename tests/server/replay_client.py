@@ -15,6 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
+from hive.server.server_process import slowdown
+
 KEY = "sesame"
 """API key of the server that answers exactly."""
 
@@ -157,7 +159,7 @@ class ReplayClient:
 
     def wait_for(self, name: str, least: int, most: float = math.inf) -> dict[str, Any]:
         """The first counters of which one is in a range; AssertionError when it is not in time."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 20 * slowdown()
         while not least <= (counts := self.cache())[name] <= most:
             assert time.monotonic() < end, counts
             time.sleep(0.02)
@@ -165,7 +167,7 @@ class ReplayClient:
 
     def flush(self) -> None:
         """Empty both caches; the engine refuses for a moment after its last answer."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 20 * slowdown()
         while (answer := self.http.post("/flush_cache")).status_code != 200:
             assert time.monotonic() < end, answer.text
             time.sleep(0.05)

@@ -49,6 +49,7 @@ class Client:
 
 @pytest.fixture(scope="module")
 def client(launch_server: Callable[..., ServerProcess]) -> Iterator[Client]:
+    """Of a server of its own: rows join decode batches and it is warmed up, both as on a GPU."""
     flags = ("--hive-decode-rows", "on", "--hive-roles", "--dtype", "float32", "--warmups", "hive")
     server = launch_server(*flags)
     client = Client(server.url)
@@ -78,8 +79,8 @@ def asks() -> list[Ask]:
 
 def test_the_server_is_warm_before_it_listens_and_nobody_is_counted(client: Client) -> None:
     log = client.log.read_text(errors="replace")
-    assert "cannot be had" not in log
-    assert log.index("Hive: warmed up") < log.index("Uvicorn running")
+    assert "Hive: warm-up of" not in log, "a request of the warm-up failed"
+    assert log.index("Hive: warm-up finished") < log.index("Uvicorn running")
     for adapter in ROLES:
         assert f"the adapter {adapter} (" in log
     assert client.http.get("/hive/agents").json()["agents"] == []

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from hive.server.server_process import ServerProcess
+from hive.server.server_process import ServerProcess, slowdown
 
 pytestmark = pytest.mark.server
 
@@ -38,7 +38,7 @@ class Client:
 
     def settle(self) -> None:
         """Wait until nothing runs: the engine then flushes its cache."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 60 * slowdown()
         while (answer := self.http.post("/flush_cache")).status_code != 200:
             assert time.monotonic() < end, answer.text
             time.sleep(0.1)
@@ -46,6 +46,7 @@ class Client:
 
 @pytest.fixture(scope="module")
 def client(launch_server: Callable[..., ServerProcess]) -> Iterator[Client]:
+    """Of a server of its own: it refuses what queues, runs one request at a time, and has room for three agents."""
     server = launch_server(
         *("--max-running-requests", "1", "--max-queued-requests", "2", "--chunked-prefill-size", "64"),
         *("--hive-round-requests", str(ROUND), "--hive-window-rounds", str(ROUNDS)),

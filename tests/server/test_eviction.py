@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from hive.server.server_process import ServerProcess
+from hive.server.server_process import ServerProcess, slowdown
 
 pytestmark = pytest.mark.server
 
@@ -81,7 +81,7 @@ class Eviction:
 
     def settle(self) -> None:
         """Wait until nothing runs: the engine then flushes its cache."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 60 * slowdown()
         while (answer := self.http.post("/flush_cache")).status_code != 200:
             assert time.monotonic() < end, answer.text
             time.sleep(0.1)
@@ -104,7 +104,7 @@ def prompt(seed: int, length: int) -> list[int]:
 def crowded(
     request: pytest.FixtureRequest, launch_server: Callable[..., ServerProcess]
 ) -> Iterator[Eviction]:
-    """A server with room for a dozen prompts, after a minute of traffic from threads."""
+    """A server of its own, with room for a dozen prompts and profiles that change fast, after a minute of traffic."""
     server = launch_server(
         *("--max-total-tokens", str(CAPACITY), "--chunked-prefill-size", "128", "--enable-metrics"),
         *("--max-running-requests", "6", "--hive-eviction", request.param),

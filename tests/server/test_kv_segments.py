@@ -632,5 +632,5 @@ def test_what_arguments_show_is_refused_before_anything_starts(
     server = launch_server("--hive-kv-segments", "--page-size", "16", wait=False)
     assert server.process.wait(120) == 1
     log = server.log_path.read_text()
-    assert log.splitlines()[-1].startswith("hive: --hive-kv-segments cannot be had: --page-size 16")
+    assert log.splitlines()[-1].startswith("hive: --hive-kv-segments is not possible: --page-size 16")
     assert "Traceback" not in log

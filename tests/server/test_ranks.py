@@ -18,6 +18,7 @@ REQUESTS = 8
 
 @pytest.fixture(scope="module")
 def ranks(launch_server: Callable[..., ServerProcess]) -> Iterator[ServerProcess]:
+    """A server of its own: two models behind one door."""
     server = launch_server("--dp-size", "2", "--enable-metrics", "--max-total-tokens", "8192")
     yield server
     server.stop()

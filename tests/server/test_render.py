@@ -14,7 +14,7 @@ from hive_frontend import HttpClient
 from hive_frontend.client import Completion, Request, Sampling
 from hive_frontend.client.messages import Message
 
-from hive.server.server_process import ServerProcess
+from hive.server.server_process import ServerProcess, slowdown
 
 pytestmark = pytest.mark.server
 
@@ -112,7 +112,7 @@ def shown(http: httpx.Client, ids: list[int]) -> str:
 
 def flush(http: httpx.Client) -> None:
     """Empty both caches; the engine refuses for a moment after its last answer."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 20 * slowdown()
     while (answer := http.post("/flush_cache")).status_code != 200:
         assert time.monotonic() < end, answer.text
         time.sleep(0.05)

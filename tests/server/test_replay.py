@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.repetitions import repetitions
 from tests.server.replay_client import FORBIDDEN, PROMPTS, Ask, ReplayClient
 
 pytestmark = pytest.mark.server
@@ -139,7 +140,12 @@ def replayed() -> Iterator[list[int]]:
     assert sum(counts) > 3 * len(counts)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=repetitions(10, 25),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(drawn=_asks())
 def test_any_mix_of_features_is_exact(
     exact: ReplayClient, prompts: list[list[int]], replayed: list[int], drawn: tuple[int, Ask]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.server
 def busy(
     request: pytest.FixtureRequest, launch_server: Callable[..., ServerProcess]
 ) -> Iterator[ReplayClient]:
-    """A client of each of two servers, with empty caches."""
+    """A client of each of two servers, with empty caches: the one that replay tests share, and one in what GPUs use."""
     if request.param == "float32":
         server = request.getfixturevalue("exact_server")
     else:

@@ -17,7 +17,7 @@ CAPACITY = 128 * 1024
 
 @pytest.fixture(scope="module")
 def tight(launch_server: Callable[..., ServerProcess]) -> Iterator[ReplayClient]:
-    """A server in float32 that retracts a request every few steps, and has room for little."""
+    """A server of its own, in float32: it retracts a request every few steps, and has room for little."""
     server = launch_server(
         *("--dtype", "float32", "--max-total-tokens", "512", "--chunked-prefill-size", "16"),
         *("--hive-logits-cache-bytes", str(CAPACITY)),

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from bench.game24 import prompts
-from bench.game24.puzzles import puzzles
-from bench.game24.rules import apply_step, numbers_of, parse_step, step_regex
+from examples.game24 import prompts
+from examples.game24.puzzles import puzzles
+from examples.game24.rules import apply_step, numbers_of, parse_step, step_regex
 from hive.server.roles import ROLES
 from hive.server.server_process import ServerProcess
+from tests.repetitions import repetitions
 from tests.server.kv_client import KvClient, counts, span, tokens
 from tests.server.replay_client import KEY, Ask, ReplayClient
 
@@ -43,6 +44,7 @@ def of(adapter: str | None) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def roles_server(launch_server: Callable[..., ServerProcess]) -> Iterator[ServerProcess]:
+    """A server of its own: with adapters every request costs more, so that the others have none."""
     # Four servers run by now: the cache is not to shrink for what else the machine does.
     flags = ("--hive-roles", "--hive-kv-segments", "--hive-min-free-host-bytes", "0")
     server = launch_server(*flags, "--dtype", "float32", "--api-key", KEY)
@@ -104,7 +106,11 @@ def test_what_one_adapter_would_say_is_never_replayed_for_another(roles: ReplayC
 
 def test_requests_for_all_adapters_share_batches(roles: ReplayClient) -> None:
     asks = [
-        Ask(f"Value of {number} 3 8: ", {"temperature": 0.0}, of(adapter))
+        Ask(
+            f"Value of {number} 3 8: ",
+            {"temperature": 0.0, "max_new_tokens": repetitions(24, 128)},
+            of(adapter),
+        )
         for number in (1, 2, 5)
         for adapter in (None, *ROLES)
     ]

@@ -57,7 +57,7 @@ class HealthCheck(PooledRequest):
 
 
 class KvPool:
-    """A pool, its cache, and what runs in it; :meth:`check` sees that nothing got lost."""
+    """A pool, its cache and its requests; :meth:`check` verifies that no slot is lost."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class KvPool:
         return len(self.found([*tokens, -1]))
 
     def found(self, tokens: Sequence[int], req: PooledRequest | None = None) -> torch.Tensor:
-        """The slots of what of a prompt is resident."""
+        """Return the slots of a prompt's resident prefix."""
         return PooledRequest.found(self.cache, self.match(tokens, req))
 
     def has_room(self, tokens: int) -> bool:
@@ -158,7 +158,7 @@ class KvPool:
         return bool(pages * self.page <= self.allocator.available_size() + self.cache.evictable_size())
 
     def prefill(self, req: PooledRequest, upto: int) -> None:
-        """Compute the tokens up to a place; what is before the end of the prompt is a chunk."""
+        """Compute the tokens up to a position; before the end of the prompt, this is a chunk."""
         self._extend(req, upto)
         req.prefilled_to = upto
         whole = upto == len(req.tokens)
@@ -196,7 +196,7 @@ class KvPool:
         session: str | None = None,
         output: Sequence[int] = (),
     ) -> PooledRequest:
-        """A request from its arrival to its end; what it leaves are its prompt and all output but the last token."""
+        """Run a request from arrival to end; it leaves the KV of its prompt and of all output but the last token."""
         req = self.request(prompt, agent, session)
         assert self.admit(req), "the pool is too small"
         for token in output:
@@ -246,7 +246,7 @@ class KvPool:
     # What must always hold.
 
     def check(self) -> None:
-        """Raise AssertionError unless every slot has one owner, and the cache's books agree with the tree."""
+        """Raise AssertionError unless every slot has one owner, and the cache's accounting matches the tree."""
         self.cache.check_integrity()
         nodes = [node for node in subtree(self.cache.root_node)[1:] if node.value is not None]
         assert self.cache.total_size() == sum(len(node.value) for node in nodes)

@@ -111,8 +111,8 @@ class SimulatedRows(VirtualRows):
         return False  # the batch's own rows are simulated elsewhere
 
     def _pass(self, part: Sequence[Run], written: Sequence[bool]) -> None:
-        assert len(part) <= self._most_rows
-        assert sum(map(len, part)) <= self._most_tokens
+        assert len(part) <= self._max_rows
+        assert sum(map(len, part)) <= self._max_tokens
         contents: Contents = self._runner.contents  # type: ignore[attr-defined]
         self._fresh: list[Kv] = []
         for run, kept in zip(part, written, strict=True):
@@ -354,7 +354,7 @@ class SegmentedPool(KvPool):
         if insert and abort is None:
             self._note_messages(req)
         super().finish(req, insert)
-        self.kv.departed(req)
+        self.kv.release(req)
 
     def retract(self, req: SegmentedRequest) -> None:  # type: ignore[override]
         super().retract(req)
@@ -364,7 +364,7 @@ class SegmentedPool(KvPool):
     def leave(self, req: SegmentedRequest) -> None:
         """A waiting request is aborted."""
         self.waiting.remove(req)
-        self.kv.departed(req)
+        self.kv.release(req)
 
     def serve(
         self, prompt: Sequence[int], kv: KvRequest | None = None, *, new: int = 1, **who: Any

@@ -38,7 +38,7 @@ def loops(memory: CacheMemory, count: int = LOOPS) -> None:
         memory.step()
 
 
-def test_what_is_missing_is_given_up_and_may_grow_again(
+def test_the_cache_shrinks_when_memory_is_short_and_grows_again(
     cache: LogitsCache, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     returned: list[int] = []

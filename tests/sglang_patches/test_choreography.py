@@ -21,7 +21,7 @@ from sglang_patches.http.choreography import Choreography
 
 
 class Server:
-    """A tokenizer manager that notes what its schedulers are told, and answers as an engine of one token does."""
+    """A tokenizer manager that records control messages, and generates one token per request."""
 
     def __init__(self) -> None:
         self.model_config = SimpleNamespace(context_len=1024)
@@ -45,11 +45,11 @@ def made(server: Server, *messages: tuple[str | None, str, str]) -> Choreography
     """A choreography with messages: tenant, session and id of each."""
     choreography = Choreography(server)
     for tenant, session, id in messages:
-        choreography.book.add(Message(id, tenant, session, array("q", [1, 2]), 0))
+        choreography.messages.add(Message(id, tenant, session, array("q", [1, 2]), 0))
     return choreography
 
 
-async def test_the_schedulers_drop_what_is_deleted() -> None:
+async def test_schedulers_drop_deleted_messages() -> None:
     server = Server()
     choreography = made(server, ("t", "s", "one"), (None, "s", "one"))
     deleted = await choreography.delete("t", "one")
@@ -59,7 +59,7 @@ async def test_the_schedulers_drop_what_is_deleted() -> None:
     assert len(server.told) == 1
 
 
-async def test_the_schedulers_drop_what_ends_with_its_session() -> None:
+async def test_schedulers_drop_the_messages_of_an_ended_session() -> None:
     server = Server()
     choreography = made(
         server, ("t", "s", "one"), ("t", "s", "two"), ("t", "other", "three"), (None, "s", "four")
@@ -90,7 +90,7 @@ async def test_an_adapter_that_was_never_loaded_is_refused_before_any_call_is_ma
 
 
 @pytest.mark.parametrize("decodes", [False, True])
-async def test_what_the_engine_has_no_room_for_is_unavailable_and_no_message(decodes: bool) -> None:
+async def test_a_call_that_does_not_fit_is_unavailable_and_creates_no_message(decodes: bool) -> None:
     server = Server()
     choreography = Choreography(server)
     server.ends = {"type": "abort", "status_code": HTTPStatus.SERVICE_UNAVAILABLE, "message": "no room"}
@@ -99,6 +99,6 @@ async def test_what_the_engine_has_no_room_for_is_unavailable_and_no_message(dec
     with pytest.raises(HTTPException) as caught:
         await choreography.run(body, request, decodes=decodes)
     assert (caught.value.status_code, caught.value.detail) == (503, "no room")
-    assert choreography.book.get(None, "one") is None
+    assert choreography.messages.get(None, "one") is None
     server.ends = {"type": "length"}
     assert (await choreography.run(body, request, decodes=decodes))["id"] == "one"

@@ -36,7 +36,7 @@ def test_the_upstream_symbol_takes_the_parameters(patch: Patch) -> None:
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=ids)
-def test_the_hook_exists_and_says_what_it_does(patch: Patch) -> None:
+def test_the_hook_exists_and_has_a_docstring(patch: Patch) -> None:
     module, _, name = patch.hook.partition(":")
     hook = getattr(importlib.import_module(f"sglang_patches.hooks.{module}"), name)
     assert inspect.getdoc(hook)

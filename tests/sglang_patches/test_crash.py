@@ -33,14 +33,14 @@ class Process:
         ([Process(None), Process(-9)], "second (process 7) was killed by SIGKILL"),
         ([Process(3), Process(None)], "first (process 7) ended with status 3"),
         ([Process(0, later=0), Process(None, later=-250)], "second (process 7) was killed by signal 250"),
-        ([Process(0), Process(None)], "a scheduler or the detokenizer failed; what it said of that is above"),
+        ([Process(0), Process(None)], "a scheduler or the detokenizer failed; see its error above"),
     ],
 )
 def test_the_cause_names_the_process(processes: Any, cause: str) -> None:
     assert cause_of(processes, ["first", "second"]) == cause
 
 
-def test_a_scheduler_says_what_it_failed_of_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_scheduler_reports_its_failure_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     def loop(_scheduler: Any) -> None:
         raise ValueError("two\nlines " + "x" * 1000)
 
@@ -52,7 +52,7 @@ def test_a_scheduler_says_what_it_failed_of_in_one_line(capsys: pytest.CaptureFi
     assert len(said) < 600
 
 
-def test_the_server_ends_with_a_status_of_its_own_and_its_children_with_it() -> None:
+def test_the_server_ends_with_status_1_and_ends_its_children() -> None:
     pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hive[server]'")
     program = """
 import subprocess, sys
@@ -66,6 +66,6 @@ running_phase_sigquit_handler(SimpleNamespace(tokenizer_manager=manager))
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 1
     last = ended.stderr.strip().splitlines()[-1]
-    assert last == "hive: the server ends with status 1: a process of its own asked for it"
+    assert last == "hive: the server ends with status 1: one of its processes requested it"
     stat = Path(f"/proc/{ended.stdout.strip()}/stat")
     assert not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z"

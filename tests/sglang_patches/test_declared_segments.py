@@ -22,7 +22,7 @@ PROMPT = [1, 2, 3, 4, 5, 6]
 
 
 class Server:
-    """A tokenizer manager whose engine notes what it is asked for, in whose name, and says what it had not."""
+    """A tokenizer manager whose engine records requests with their tenants, and reports missing segments."""
 
     def __init__(self) -> None:
         self.hive_limits = Limits(vocab_size=100, context_length=64, kv_segments=True)
@@ -39,7 +39,7 @@ class Server:
     async def _engine(self, obj: Any, _request: Any) -> AsyncIterator[Any]:
         made = obj.input_ids != PROMPT
         wire = obj.sampling_params["custom_params"]["hive_kv"]
-        self.extra_keys.append((made, KvRequest.of_wire(wire).extra_key))
+        self.extra_keys.append((made, KvRequest.from_wire(wire).extra_key))
         if made:
             self.made.append((obj.sampling_params["custom_params"]["hive"].get("tenant"), obj.input_ids))
         obj.normalize_batch_and_arguments()
@@ -89,7 +89,7 @@ async def test_encodings_are_made_once_for_each_extra_key_and_under_it(n: int) -
     assert server.extra_keys == [*of_keys[0], *of_keys[1], *of_keys[2], (False, "one")]
 
 
-async def test_what_its_producer_encodes_is_not_made() -> None:
+async def test_encodings_by_the_producer_are_not_computed() -> None:
     server = Server()
     await ask(server, "producer")
     assert server.made == []
@@ -97,7 +97,7 @@ async def test_what_its_producer_encodes_is_not_made() -> None:
 
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("context", ["standalone", "producer"])
-async def test_what_is_not_stored_any_more_is_made_again(context: str, n: int) -> None:
+async def test_encodings_that_are_no_longer_stored_are_recomputed(context: str, n: int) -> None:
     server = Server()
     await ask(server, context, tenant="t", n=n)
     server.missing = 3

@@ -18,7 +18,7 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from sglang_patches.forward.decode_rows import DecodeRows, as_decode
 
-ALL = DecodeRows(most_rows=10**6, most_read=10**9)
+ALL = DecodeRows(max_rows=10**6, max_read_tokens=10**9)
 
 
 def extend(prefixes: list[int], lengths: list[int], **other: Any) -> ForwardBatch:
@@ -57,7 +57,7 @@ def extend(prefixes: list[int], lengths: list[int], **other: Any) -> ForwardBatc
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), min_size=1, max_size=4))
-def test_every_token_is_a_row_that_sees_what_is_before_it(requests: list[tuple[int, int]]) -> None:
+def test_every_token_is_a_row_that_reads_its_prefix(requests: list[tuple[int, int]]) -> None:
     batch = extend([prefix for prefix, _ in requests], [length for _, length in requests])
     steps = as_decode(batch)
     expected = [
@@ -79,7 +79,7 @@ def test_every_token_is_a_row_that_sees_what_is_before_it(requests: list[tuple[i
     assert batch.forward_mode == ForwardMode.EXTEND
 
 
-def test_what_comes_back_are_the_logits_behind_each_request() -> None:
+def test_the_output_has_the_logits_of_each_last_token() -> None:
     batch = extend([3, 0], [2, 3])
 
     def forward(steps: ForwardBatch) -> Any:
@@ -92,15 +92,15 @@ def test_what_comes_back_are_the_logits_behind_each_request() -> None:
 
 def test_only_as_many_rows_as_there_are_graphs_for() -> None:
     batch = extend([3, 0], [2, 3])
-    assert DecodeRows(5, 10**9).fit(batch)
-    assert not DecodeRows(4, 10**9).fit(batch)
-    assert not DecodeRows(0, 0).fit(batch)
+    assert DecodeRows(5, 10**9).fits(batch)
+    assert not DecodeRows(4, 10**9).fits(batch)
+    assert not DecodeRows(0, 0).fits(batch)
 
 
 def test_rows_do_not_read_a_long_context_too_often() -> None:
     batch = extend([1000], [3])
-    assert DecodeRows(8, 1001 + 1002 + 1003).fit(batch)
-    assert not DecodeRows(8, 1001 + 1002 + 1003 - 1).fit(batch)
+    assert DecodeRows(8, 1001 + 1002 + 1003).fits(batch)
+    assert not DecodeRows(8, 1001 + 1002 + 1003 - 1).fits(batch)
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ def test_rows_do_not_read_a_long_context_too_often() -> None:
     ],
     ids=lambda other: next(iter(other)),
 )
-def test_what_a_graph_has_nothing_of_goes_as_an_extend(other: dict[str, Any]) -> None:
-    assert ALL.fit(extend([3], [2]))
-    assert not ALL.fit(extend([3], [2], **other))
+def test_batches_that_graphs_do_not_support_run_as_extends(other: dict[str, Any]) -> None:
+    assert ALL.fits(extend([3], [2]))
+    assert not ALL.fits(extend([3], [2], **other))
 
 
 def test_a_batch_that_is_mixed_with_running_requests_goes_as_rows() -> None:
     batch = extend([3, 7, 9], [2, 1, 1], forward_mode=ForwardMode.MIXED)
-    assert ALL.fit(batch)
+    assert ALL.fits(batch)
     assert as_decode(batch).seq_lens.tolist() == [4, 5, 8, 10]
 
 
@@ -184,10 +184,10 @@ def test_the_bounds_are_those_of_the_graphs_and_the_weights() -> None:
 def test_without_graphs_a_decode_step_is_no_quicker_than_an_extend() -> None:
     graphs = EagerRunner.__new__(EagerRunner)
     assert DecodeRows.of(runner(graphs), "auto") == NOTHING
-    assert DecodeRows.of(runner(graphs), "on").most_rows == 6
+    assert DecodeRows.of(runner(graphs), "on").max_rows == 6
 
 
-def test_adapters_are_prepared_where_there_are_any() -> None:
+def test_adapters_are_prepared_if_there_are_any() -> None:
     graphs = DecodeCudaGraphRunner.__new__(DecodeCudaGraphRunner)
     manager = SimpleNamespace(prepare_lora_batch=Mock(), lora_backend=SimpleNamespace(is_moe_lora=False))
     rows = DecodeRows.of(runner(graphs, manager=manager, enable_lora=True), "auto")

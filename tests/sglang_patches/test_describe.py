@@ -1,4 +1,4 @@
-"""The page about hooks says what the table of hooks says."""
+"""The page about hooks matches the table of hooks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sglang_patches.contract.patches import PATCHES
 from sglang_patches.contract.upstream import SEAMS
 
 
-def test_the_page_is_what_would_be_written() -> None:
+def test_the_page_is_up_to_date() -> None:
     page = describe.PAGE.read_text(encoding="utf-8")
     assert page == describe.updated(page), "run: python -m sglang_patches.contract.describe --write"
 
@@ -30,7 +30,7 @@ def test_the_tables_name_every_hook_and_seam_once() -> None:
         assert seams.count(f"| {seam.name}, ") == 1
 
 
-def test_all_that_is_told_is_in_sentences() -> None:
+def test_all_texts_are_sentences() -> None:
     changes = {change for patch in PATCHES for change in patch.upstream}
     told = [
         *(text for patch in PATCHES for text in (patch.does, patch.why, patch.breaks)),
@@ -42,9 +42,7 @@ def test_all_that_is_told_is_in_sentences() -> None:
     assert len({change.name for change in changes}) == len(changes)
 
 
-def test_it_writes_below_the_mark_and_leaves_what_is_above(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_replaces_only_the_text_below_the_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "upstream.md"
     page.write_text(f"# Above\n\n{describe.BEGIN}\nof another version\n")
     monkeypatch.setattr(describe, "PAGE", page)

@@ -36,7 +36,7 @@ from sglang.srt.mem_cache.radix_cache import TreeNode
 
 from hive.server.agents.registry import OTHER
 from hive.server.agents.window import WindowSettings
-from hive.server.eviction.book import ResidencyBook
+from hive.server.eviction.accounting import ResidencyAccounting
 from hive.server.eviction.density import DensitySettings
 from hive.server.eviction.leaves import LeafIndex
 from hive.server.integrity import IntegrityError
@@ -181,12 +181,12 @@ def text(name: int, length: int) -> list[int]:
 
 
 def resident(pool: KvPool) -> dict[str, int]:
-    return dict(pool.cache.book.resident)
+    return dict(pool.cache.accounting.resident)
 
 
 @pytest.mark.parametrize("page", [1, 4])
 @pytest.mark.parametrize("policy", ["paper", "density"])
-def test_what_leaves_the_device_is_on_the_host_and_comes_back(policy: str, page: int) -> None:
+def test_kv_evicted_from_the_device_is_loaded_back_from_the_host(policy: str, page: int) -> None:
     pool = TieredPool(256, policy, page, host=512, write="write_through")
     pool.run(text(0, 80), "writer", "run-1")
     pool.run(text(1, 80), "other")
@@ -198,7 +198,7 @@ def test_what_leaves_the_device_is_on_the_host_and_comes_back(policy: str, page:
     pool.check()
     assert (req.matched, pool.loaded) == (80, 80)
     assert resident(pool) == {"writer": 80, "reader": 4, "other": 80}
-    assert pool.cache.book.totals["writer"].stored == 160, "it was stored twice"
+    assert pool.cache.accounting.totals["writer"].stored == 160, "it was stored twice"
     assert pool.agents.window.edges()[0] == {
         "agent": "reader",
         "producer": "writer",
@@ -226,7 +226,7 @@ def test_a_trim_leaves_the_tail_on_the_host_alone(page: int) -> None:
     # Less than ten tokens are not worth a copy for SGLang: they are computed again, and whose they are stays known.
     pool.run(text(0, 80), "b")
     pool.check()
-    assert pool.cache.book.resident.total() == 80
+    assert pool.cache.accounting.resident.total() == 80
     assert pool.resident(text(0, 80)) == 80
 
 
@@ -257,10 +257,10 @@ def test_kv_that_is_computed_again_is_of_who_computes_it(page: int) -> None:
         (40, "second", 2, 0),
     ]
     assert (nodes[40].producer, nodes[40].session, nodes[40].shared) == ("first", None, True)
-    assert pool.cache.book.held == {"second": 60}
+    assert pool.cache.accounting.held == {"second": 60}
 
 
-def test_kv_that_is_loaded_back_for_nobody_stays_dead() -> None:
+def test_kv_that_is_loaded_back_for_an_anonymous_request_stays_dead() -> None:
     pool = TieredPool(256, "density", host=512, write="write_through")
     pool.run(text(0, 40), "first", "run-1")
     pool.evict(40)
@@ -289,7 +289,7 @@ def test_a_node_that_is_on_the_host_alone_splits_where_a_text_leaves_it() -> Non
     assert [(half.on_device, half.dead, half.hits) for half in halves] == [(True, True, 1), (False, True, 0)]
 
 
-def test_what_is_not_on_the_host_is_gone_when_it_is_evicted() -> None:
+def test_kv_that_is_not_on_the_host_is_lost_when_evicted() -> None:
     pool = TieredPool(256, "density", host=512, write="write_through_selective")
     req = pool.request(text(0, 40), "a")
     assert pool.admit(req)
@@ -299,7 +299,11 @@ def test_what_is_not_on_the_host_is_gone_when_it_is_evicted() -> None:
     pool.evict(40)
     pool.check()
     assert (pool.resident(text(0, 40)), pool.on_host(text(0, 40))) == (0, 0)
-    assert pool.cache.book.summary()["a"] == {"resident_tokens": 0, "stored_tokens": 40, "evicted_tokens": 40}
+    assert pool.cache.accounting.summary()["a"] == {
+        "resident_tokens": 0,
+        "stored_tokens": 40,
+        "evicted_tokens": 40,
+    }
 
 
 def test_a_node_is_locked_while_it_is_written_to_the_host() -> None:
@@ -317,7 +321,7 @@ def test_a_node_is_locked_while_it_is_written_to_the_host() -> None:
     pool.check()
 
 
-def test_the_dead_leave_the_host_before_what_was_used_earlier() -> None:
+def test_dead_kv_leaves_the_host_before_older_kv() -> None:
     pool = TieredPool(512, "density", host=199, write="write_through")
     pool.run(text(0, 100), "a", "goes-on")
     pool.run(text(1, 100), "a", "over")
@@ -345,7 +349,7 @@ def test_the_papers_policy_keeps_the_host_for_those_who_contribute() -> None:
 
 
 @pytest.mark.parametrize("policy", ["lru", "paper", "density"])
-def test_writing_back_stages_what_is_evicted(policy: str) -> None:
+def test_write_back_stages_evicted_kv(policy: str) -> None:
     pool = TieredPool(256, policy, host=512, write="write_back")
     for name in range(3):
         pool.run(text(name, 60), "a")
@@ -370,14 +374,14 @@ def test_shares_are_collected_once_for_each_eviction_of_sglangs(
         pool.run(text(name, 20), "a")
         pool.run(text(name, 20) + text(10 + name, 20), "b")
     collected = 0
-    shares = pool.cache.book.shares
+    shares = pool.cache.accounting.shares
 
     def counted() -> dict[str, float]:
         nonlocal collected
         collected += 1
         return dict(shares())
 
-    monkeypatch.setattr(ResidencyBook, "shares", lambda book: counted())
+    monkeypatch.setattr(ResidencyAccounting, "shares", lambda accounting: counted())
     assert pool.evict(160) == 160
     assert collected == 1
     pool.cache.evict_host(160)
@@ -410,7 +414,7 @@ def test_writing_back_is_done_for_a_hundredth_of_the_device_at_a_time(policy: st
         pool.check()
 
 
-def test_writing_back_to_a_host_that_is_too_small_drops_kv_and_books_it() -> None:
+def test_write_back_to_a_full_host_drops_kv_and_counts_it() -> None:
     pool = TieredPool(256, "density", host=20, write="write_back")
     for name in range(3):
         pool.run(text(0, 10) + text(name + 1, 60), "a")
@@ -418,11 +422,11 @@ def test_writing_back_to_a_host_that_is_too_small_drops_kv_and_books_it() -> Non
     assert pool.evict(1000) == 190
     pool.check()
     assert resident(pool) == {}
-    assert pool.cache.book.totals["a"].evicted == 190
+    assert pool.cache.accounting.totals["a"].evicted == 190
     assert pool.allocator.available_size() == 256
 
 
-def test_what_storage_is_reading_is_not_dropped_and_stays_in_the_books() -> None:
+def test_kv_that_storage_reads_is_not_dropped_and_stays_counted() -> None:
     pool = TieredPool(256, "density", host=20, write="write_back")
     pool.run(text(0, 60), "a")
     pool.run(text(1, 60), "b")
@@ -466,7 +470,7 @@ def brought(pool: TieredPool, tokens: list[int]) -> None:
     assert pool.on_host(tokens) == len(tokens)
 
 
-def test_what_storage_brings_to_the_host_is_nobodys_until_it_is_used() -> None:
+def test_kv_that_storage_loads_to_the_host_is_anonymous_until_used() -> None:
     pool = TieredPool(256, "density", host=512, write="write_through")
     pool.run(text(3, 20), "stranger", "run-0")
     tokens = text(0, 40)
@@ -474,13 +478,13 @@ def test_what_storage_brings_to_the_host_is_nobodys_until_it_is_used() -> None:
     assert pool.run([*tokens, 5], "a", "run-1").matched == 40
     pool.check()
     assert resident(pool) == {"stranger": 20, OTHER: 40, "a": 1}
-    assert pool.cache.book.held == {"stranger": 20, "a": 41}
+    assert pool.cache.accounting.held == {"stranger": 20, "a": 41}
     assert pool.agents.window.edges() == [{"agent": "a", "producer": OTHER, "tokens": 40, "events": 1}]
     (node,) = [node.hive for node in subtree(pool.cache.root_node)[1:] if node.hive.producer == OTHER]
     assert (node.agent, node.session, node.shared) == ("a", None, False), "who else uses it nobody knows"
 
 
-def test_what_storage_brought_in_vain_is_used_by_who_computes_it() -> None:
+def test_unused_kv_from_storage_belongs_to_the_request_that_computes_it() -> None:
     pool = TieredPool(256, "density", host=512, write="write_through")
     pool.run(text(3, 20), "stranger", "run-0")
     tokens = text(0, 8)  # less than SGLang loads back
@@ -488,7 +492,7 @@ def test_what_storage_brought_in_vain_is_used_by_who_computes_it() -> None:
     assert pool.run([*tokens, 5], "a", "run-1").matched == 0
     pool.check()
     assert resident(pool) == {"stranger": 20, OTHER: 8, "a": 1}
-    assert pool.cache.book.held == {"stranger": 20, "a": 9}
+    assert pool.cache.accounting.held == {"stranger": 20, "a": 9}
 
 
 @pytest.mark.parametrize(
@@ -496,13 +500,13 @@ def test_what_storage_brought_in_vain_is_used_by_who_computes_it() -> None:
     [
         (
             lambda node, cache: setattr(node, "host_value", None),
-            "neither on the device nor whole on the host",
+            "neither on the device nor complete on the host",
         ),
-        (lambda node, cache: setattr(node, "host_value", node.host_value[1:]), "nor whole on the host"),
-        (lambda node, cache: cache.evictable_host_leaves.clear(), "evictable leaves on the host"),
+        (lambda node, cache: setattr(node, "host_value", node.host_value[1:]), "nor complete on the host"),
+        (lambda node, cache: cache.evictable_host_leaves.clear(), "evictable host leaves"),
     ],
 )
-def test_what_is_wrong_with_the_host_is_named(damage: Callable[[TreeNode, Any], None], words: str) -> None:
+def test_integrity_errors_on_the_host_are_named(damage: Callable[[TreeNode, Any], None], words: str) -> None:
     pool = TieredPool(256, "density", host=512, write="write_through")
     pool.run(text(0, 60), "a")
     pool.evict(60)
@@ -543,7 +547,7 @@ def test_two_ranks_evict_the_same_from_both_tiers(monkeypatch: pytest.MonkeyPatc
         sizes.add(len(seen[0][1]))
     assert pools[0].loaded == pools[1].loaded > 500
     assert len(sizes) > 5
-    assert pools[0].cache.book.summary() == pools[1].cache.book.summary()
+    assert pools[0].cache.accounting.summary() == pools[1].cache.accounting.summary()
 
 
 AGENTS = (None, "a", "b", "c")
@@ -607,9 +611,9 @@ class TieredMachine(RuleBasedStateMachine):
 
     @rule(tokens=st.integers(1, 100))
     def evict_from_the_host(self, tokens: int) -> None:
-        before = self.pool.cache.book.summary()
+        before = self.pool.cache.accounting.summary()
         self.pool.cache.evict_host(tokens)
-        assert self.pool.cache.book.summary() == before, "what is on the host is not resident"
+        assert self.pool.cache.accounting.summary() == before, "what is on the host is not resident"
 
     @rule(session=st.sampled_from(["s", "t"]))
     def end_session(self, session: str) -> None:

@@ -29,7 +29,7 @@ from hive.server.logits_cache.sampling import SamplingRule
 from hive.server.request_checks import Limits
 from sglang_patches.hooks.scheduler import around_handle_dumper_control
 from sglang_patches.http.hive_routes import merge_ranks, router
-from sglang_patches.http.request_door import install
+from sglang_patches.http.request_middleware import install
 from sglang_patches.scheduling.state import SchedulerState
 
 KEYS = Access(api_key="k", admin_api_key="a")
@@ -112,7 +112,7 @@ def test_ratios_of_ranks_are_those_of_their_sums() -> None:
     for cache, replayed, outputs in zip(caches, (0, 3), (1, 2), strict=True):
         for number in range(outputs):
             request = CachedRequest("", rule, 1, [1, number])
-            cache.record(request, [5], pack(Head.of_row(np.zeros(10 * outputs, dtype=np.float32), 0.7)))
+            cache.record(request, [5], pack(Head.from_row(np.zeros(10 * outputs, dtype=np.float32), 0.7)))
             cache.depart(request, [5, 6, 7, 8], ended=True, replayed=replayed)
     parts = [{"logits_cache": cache.summary()} for cache in caches]
     assert [part["logits_cache"]["hit_ratio"] for part in parts] == [0.0, 0.75]

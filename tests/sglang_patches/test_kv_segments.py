@@ -75,8 +75,8 @@ def test_an_ordinary_server_can_have_a_store(changed: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_what_does_not_go_with_a_store_is_named(changed: dict[str, Any], named: str) -> None:
-    with pytest.raises(UnsupportedServer, match=f"--hive-kv-segments cannot be had: .*{named}"):
+def test_settings_without_support_for_a_store_are_named(changed: dict[str, Any], named: str) -> None:
+    with pytest.raises(UnsupportedServer, match=f"--hive-kv-segments cannot be used: .*{named}"):
         require(server_args(**changed), model_config())
 
 
@@ -126,13 +126,13 @@ def test_a_store_has_as_many_tokens_as_the_flags_give_it_bytes() -> None:
     assert (cache.store.capacity, cache.store.host_capacity) == (20, 7)
 
 
-def test_a_store_has_half_of_the_pool_where_no_flag_says_otherwise() -> None:
+def test_a_store_has_half_of_the_pool_by_default() -> None:
     cache = built(context(plain_pool()))
     assert (cache.store.capacity, cache.store.host_capacity) == (32, 0)
 
 
 def test_a_store_cannot_have_more_than_the_pool() -> None:
-    with pytest.raises(UnsupportedServer, match="asks for 65 tokens, and the KV pool has 64"):
+    with pytest.raises(UnsupportedServer, match="allows 65 tokens, but the KV pool has only 64"):
         built(context(plain_pool()), kv_segments_bytes=65 * BYTES_PER_TOKEN)
 
 
@@ -160,7 +160,7 @@ def test_a_cache_without_a_store_ends_the_server() -> None:
 # Requests and messages.
 
 
-def test_a_request_says_what_it_asks_of_the_store() -> None:
+def test_a_request_carries_its_request_to_the_store() -> None:
     pool = SegmentedPool(64, capacity=32)
     prompt, asked = declared(text(0, 3), ("producer", SHARED), [1], corrector={"kind": "blend"})
     req = pool.arrive(prompt, asked, tenant="t", adapter="lora")
@@ -169,10 +169,10 @@ def test_a_request_says_what_it_asks_of_the_store() -> None:
     assert pool.kv.states == {req.rid: state}
     assert (state.request, state.tenant, state.adapter) == (asked, "t", "lora")
     assert (state.tokens, state.corrector.probes) == (array("q", prompt), True)
-    assert req.customized_info == {"hive_kv": [state.said]}
+    assert req.customized_info == {"hive_kv": [state.counts]}
 
 
-def test_what_others_tell_of_a_request_stays() -> None:
+def test_other_customized_info_is_kept() -> None:
     pool = SegmentedPool(64, capacity=32)
     asked = KvRequest(keeps=(Keep(0, 2, "producer"),))
     req = SegmentedRequest("one", [1, 2, 3], asked)
@@ -188,7 +188,7 @@ def test_a_request_that_asks_for_nothing_is_not_known() -> None:
         req = SegmentedRequest("one", [1, 2], None)
         req.sampling_params.custom_params = params
         pool.kv.arrived(req)
-        pool.kv.departed(req)
+        pool.kv.release(req)
         assert (state_of(req), req.customized_info, pool.kv.states) == (None, None, {})
 
 
@@ -197,10 +197,10 @@ def test_one_that_departs_takes_no_other_of_its_id_along() -> None:
     first, second = (SegmentedRequest("same", *call("m", [1, 2, 3])) for _ in range(2))
     pool.kv.arrived(first)
     pool.kv.arrived(second)
-    pool.kv.departed(first)
+    pool.kv.release(first)
     assert pool.kv.states == {"same": second.state}
-    pool.kv.departed(second)
-    pool.kv.departed(second)
+    pool.kv.release(second)
+    pool.kv.release(second)
     assert pool.kv.states == {}
 
 
@@ -215,7 +215,7 @@ def test_all_messages_that_are_named_are_dropped_under_every_adapter() -> None:
     pool.check()
 
 
-def test_new_weights_forget_what_is_read_and_what_is_on_the_host_as_well() -> None:
+def test_new_weights_drop_segments_in_use_and_on_the_host() -> None:
     pool = SegmentedPool(128, capacity=64, host=64)
     pool.serve(*call("saved", text(0, 4)))
     pool.serve(*call("read", text(1, 4)))

@@ -50,11 +50,11 @@ REASONS = {
     ("disable_radix_cache",): "the radix cache is disabled",
     ("is_hybrid_swa",): "the model has sliding windows",
     ("is_hybrid_ssm",): "the model has state-space layers",
-    ("enable_hierarchical_cache", "is_dsa"): "its sparse attention has a cache of its own",
-    ("SGLANG_EXPERIMENTAL_CPP_RADIX_TREE",): "the C++ tree was asked for",
-    ("SGLANG_ENABLE_UNIFIED_RADIX_TREE",): "the unified tree was asked for",
-    ("enable_lmcache",): "LMCache was asked for",
-    ("enable_flexkv",): "FlexKV was asked for",
+    ("enable_hierarchical_cache", "is_dsa"): "sparse attention uses a separate cache",
+    ("SGLANG_EXPERIMENTAL_CPP_RADIX_TREE",): "SGLANG_EXPERIMENTAL_CPP_RADIX_TREE is set",
+    ("SGLANG_ENABLE_UNIFIED_RADIX_TREE",): "the unified tree is enabled",
+    ("enable_lmcache",): "LMCache is enabled",
+    ("enable_flexkv",): "FlexKV is enabled",
 }
 
 
@@ -169,7 +169,7 @@ def test_every_other_cache_has_its_reason(
     assert upstreams_choice(ctx) not in ("RadixCache", "HiRadixCache")
 
 
-def test_whatever_is_switched_on_ours_serves_only_where_sglang_builds_what_it_extends(
+def test_hives_cache_serves_only_where_sglang_builds_one_that_it_extends(
     context: Callable[..., Any], upstreams_choice: Callable[[Any], str]
 ) -> None:
     ours = 0
@@ -209,7 +209,7 @@ def test_a_policy_of_sglangs_is_set_where_sglang_reads_it(
     assert cache.summary()["policy"] == eviction
 
 
-def test_eviction_by_the_engine_is_as_the_engines_flag_says(
+def test_the_engines_flag_decides_about_its_own_eviction(
     context: Callable[..., Any], served: Callable[..., Any]
 ) -> None:
     ctx = context()
@@ -253,7 +253,7 @@ def test_two_tiers_are_built_and_the_worker_learns_of_their_copies(
     [("density", "slru", "slru"), ("paper", "lru", "lru"), ("lfu", "lru", "lfu")],
 )
 @pytest.mark.parametrize(("switches", "reason"), REASONS.items(), ids=lambda value: str(value))
-def test_where_sglangs_own_cache_serves_a_warning_names_what_decides(
+def test_a_warning_names_why_sglangs_own_cache_serves(
     context: Callable[..., Any],
     served: Callable[..., Any],
     caplog: pytest.LogCaptureFixture,
@@ -269,7 +269,7 @@ def test_where_sglangs_own_cache_serves_a_warning_names_what_decides(
         assert served(ctx, eviction=eviction) == ("SGLang's own", ctx)
     assert ctx.params.eviction_policy == decides
     (warning,) = caplog.messages
-    assert f"SGLang's own {decides}" in warning
+    assert f"SGLang's own policy {decides} evicts KV" in warning
     assert f"--hive-eviction {eviction}" in warning
     assert reason in warning
 

@@ -17,10 +17,10 @@ from prometheus_client.multiprocess import MultiProcessCollector
 BEGIN = """
 from hive.server.agents.registry import OTHER, AgentRegistry
 from hive.server.agents.window import WindowSettings
-from hive.server.eviction.book import ResidencyBook
+from hive.server.eviction.accounting import ResidencyAccounting
 from sglang_patches.scheduling.metrics import SchedulerMetrics
 
-metrics, book = SchedulerMetrics(), ResidencyBook(None)
+metrics, accounting = SchedulerMetrics(), ResidencyAccounting(None)
 
 def ask(agents, name):
     agents.arrived(name, None, 10)
@@ -55,9 +55,9 @@ agents = AgentRegistry(8, window=WindowSettings(4, 2, collaborative_weight=0.5))
 agents.reused("writer", {{"tester": 4}})
 for name in {names} + ["next"]:
     ask(agents, name)
-book.evicted(book.stored(book.use("writer", None), 30), 30)
-book.stored(book.use("writer", None), 12)
-metrics.agents(agents, book)
+accounting.evicted(accounting.stored(accounting.use("writer", None), 30), 30)
+accounting.stored(accounting.use("writer", None), 12)
+metrics.agents(agents, accounting)
 """,
         )
     values = shown(tmp_path)
@@ -68,26 +68,26 @@ metrics.agents(agents, book)
     assert values["hive_agent_evicted_tokens"] == {"writer": 60.0}
 
 
-def test_what_a_forgotten_agent_shows_goes_to_the_others(tmp_path: Path) -> None:
+def test_the_tokens_of_a_forgotten_agent_are_counted_under_other(tmp_path: Path) -> None:
     rank(
         tmp_path,
         """
 agents = AgentRegistry(1, window=WindowSettings(1, 1))
-agents.reuse_slots(book.resident.__contains__, lambda name: None)
-use = book.use("early", None)
-node = book.stored(use, 30)
+agents.reuse_slots(accounting.resident.__contains__, lambda name: None)
+use = accounting.use("early", None)
+node = accounting.stored(use, 30)
 ask(agents, "early")
 ask(agents, None)
-metrics.agents(agents, book)
+metrics.agents(agents, accounting)
 assert agents.profile("early").name == "early"
-book.evicted(node, 30)
-gone = book.totals.pop("early")
-book.totals[OTHER] = gone
+accounting.evicted(node, 30)
+gone = accounting.totals.pop("early")
+accounting.totals[OTHER] = gone
 for _ in range(2):
     ask(agents, None)
 ask(agents, "late")
 assert agents.profile("early").name == OTHER
-metrics.agents(agents, book)
+metrics.agents(agents, accounting)
 """,
     )
     values = shown(tmp_path)
@@ -103,7 +103,7 @@ def test_labels_are_bounded_however_many_agents_are_registered(tmp_path: Path) -
         tmp_path,
         """
 agents = AgentRegistry(2, window=WindowSettings(1, 1))
-agents.reuse_slots(book.resident.__contains__, lambda name: None)
+agents.reuse_slots(accounting.resident.__contains__, lambda name: None)
 for number in range(20):
     agents.register(f"registered-{number}")
     ask(agents, f"registered-{number}")
@@ -119,15 +119,15 @@ def test_labels_are_bounded_however_many_agents_come_and_go(tmp_path: Path) -> N
         tmp_path,
         """
 agents = AgentRegistry(4, window=WindowSettings(1, 1))
-agents.reuse_slots(book.resident.__contains__, lambda name: None)
+agents.reuse_slots(accounting.resident.__contains__, lambda name: None)
 for number in range(100):
     if number in (50, 60):
         agents.register(f"registered-{number}")
         ask(agents, f"registered-{number}")
-    node = book.stored(book.use(f"passing-{number}", None), 3)
+    node = accounting.stored(accounting.use(f"passing-{number}", None), 3)
     ask(agents, f"passing-{number}")
-    metrics.agents(agents, book)
-    book.evicted(node, 3)
+    metrics.agents(agents, accounting)
+    accounting.evicted(node, 3)
     for _ in range(3):
         ask(agents, None)
 assert len(agents.summary()["agents"]) == 5

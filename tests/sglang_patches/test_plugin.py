@@ -128,7 +128,7 @@ def test_a_hierarchical_cache_on_a_cpu_is_refused_in_one_sentence() -> None:
         ((), {"DUMPER_SERVER_PORT": "reuse"}, "hive: DUMPER_SERVER_PORT=reuse adds a route"),
     ],
 )
-def test_what_would_serve_past_the_door_ends_the_start(
+def test_settings_that_bypass_the_request_middleware_stop_the_start(
     flags: tuple[str, ...], environment: dict[str, str], words: str
 ) -> None:
     ended = launch(*flags, **environment)

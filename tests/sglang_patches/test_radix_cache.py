@@ -52,7 +52,7 @@ def test_kv_belongs_to_the_agent_that_computed_it(policy: str) -> None:
     pool.run(text(0, 30), "writer", output=text(9, 11))
     pool.run(text(0, 30) + text(1, 20), "reader")
     pool.check()
-    assert pool.cache.book.summary() == {
+    assert pool.cache.accounting.summary() == {
         "writer": {"resident_tokens": 40, "stored_tokens": 40, "evicted_tokens": 0},
         "reader": {"resident_tokens": 20, "stored_tokens": 20, "evicted_tokens": 0},
     }
@@ -65,25 +65,25 @@ def test_requests_that_name_no_agent_are_counted_together() -> None:
     pool = KvPool(256)
     pool.run(text(0, 10))
     pool.run(text(1, 10), None, "run-1")
-    assert pool.cache.book.resident == {OTHER: 20}
+    assert pool.cache.accounting.resident == {OTHER: 20}
 
 
 def test_agents_past_the_limit_are_counted_together() -> None:
     pool = KvPool(256, max_agents=2)
     for number in range(4):
         pool.run(text(number, 10), f"agent-{number}")
-    assert pool.cache.book.resident == {"agent-0": 10, "agent-1": 10, OTHER: 20}
+    assert pool.cache.accounting.resident == {"agent-0": 10, "agent-1": 10, OTHER: 20}
 
 
-def test_a_health_check_is_nobodys_and_no_admission() -> None:
+def test_a_health_check_is_anonymous_and_no_admission() -> None:
     pool = KvPool(256)
     pool.run(text(0, 10), "a")
     check = HealthCheck("HEALTH_CHECK_1", [5, 6, 7])
     assert pool.admit(check)
     pool.finish(check)
     pool.check()
-    assert pool.cache.book.resident == {"a": 10, OTHER: 3}
-    assert pool.cache.book.clock == 1
+    assert pool.cache.accounting.resident == {"a": 10, OTHER: 3}
+    assert pool.cache.accounting.clock == 1
 
 
 def test_looking_for_a_prefix_is_no_use_of_it() -> None:
@@ -96,7 +96,7 @@ def test_looking_for_a_prefix_is_no_use_of_it() -> None:
     assert [(record.agent, record.hits, record.ends, record.used) for record in records] == [
         ("a", 0, 0, 1)
     ] * 2
-    assert pool.cache.book.clock == 1
+    assert pool.cache.accounting.clock == 1
     pool.check()
 
 
@@ -111,7 +111,7 @@ def test_a_request_uses_its_prefix_once_however_many_chunks_it_is_computed_in() 
     pool.finish(req)
     records = [node.hive for node in subtree(pool.cache.root_node)[1:]]
     assert [(record.producer, record.hits) for record in records] == [("a", 1)] + [("b", 0)] * 4
-    assert pool.cache.book.clock == 2
+    assert pool.cache.accounting.clock == 2
     assert pool.agents.window.edges()[0]["tokens"] == 20
 
 
@@ -124,13 +124,13 @@ def test_a_retracted_request_uses_its_prefix_once() -> None:
         pool.decode(req, 7)
         pool.retract(req)
         pool.check()
-    assert pool.cache.book.clock == 2
+    assert pool.cache.accounting.clock == 2
     assert pool.agents.window.edges()[0]["events"] == 1
     assert pool.admit(req)
     pool.finish(req)
     pool.check()
     # What the prefills stored stays when a request is retracted; its last drawn token has no KV before the next one.
-    assert pool.cache.book.resident == {"a": 20, "b": 8}
+    assert pool.cache.accounting.resident == {"a": 20, "b": 8}
 
 
 def test_a_request_that_ends_with_its_prefill_is_counted_as_it_finishes() -> None:
@@ -144,11 +144,11 @@ def test_a_request_that_ends_with_its_prefill_is_counted_as_it_finishes() -> Non
     pool._extend(req, 10)
     pool.finish(req)
     pool.check()
-    assert pool.cache.book.resident == {"a": 10}
-    assert pool.cache.book.clock == 1
+    assert pool.cache.accounting.resident == {"a": 10}
+    assert pool.cache.accounting.clock == 1
 
 
-def test_a_split_leaves_both_halves_with_what_was_known_of_the_whole() -> None:
+def test_a_split_copies_the_record_to_both_halves() -> None:
     pool = KvPool(256)
     pool.run(text(0, 30), "a", "run-1")
     pool.run([*text(0, 12), 5], "b", "run-1")
@@ -187,7 +187,7 @@ def test_a_trimmed_leaf_can_be_trimmed_again_and_grown_again(page: int) -> None:
     pool.run(text(0, 320), "b", "run-1")
     pool.check()
     assert pool.resident(text(0, 320)) == 320
-    assert pool.cache.book.resident == {"a": 272, "b": 48}
+    assert pool.cache.accounting.resident == {"a": 272, "b": 48}
 
 
 def test_a_batch_is_a_hundredth_of_the_pool_at_least() -> None:
@@ -211,7 +211,7 @@ def test_nothing_is_evicted_where_nothing_is_asked_for(policy: str, tokens: int)
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_more_than_there_is_takes_all_but_what_requests_use(policy: str, page: int) -> None:
+def test_evicting_too_much_evicts_all_but_locked_kv(policy: str, page: int) -> None:
     pool = KvPool(512, policy, page)
     for name in range(3):
         pool.run(text(0, 32) + text(name, 64), "a")
@@ -224,7 +224,7 @@ def test_more_than_there_is_takes_all_but_what_requests_use(policy: str, page: i
     pool.evict(10_000)
     pool.check()
     assert pool.cache.total_size() == 0
-    assert pool.cache.book.resident == {}
+    assert pool.cache.accounting.resident == {}
     assert pool.allocator.available_size() == 512
 
 
@@ -295,21 +295,21 @@ def test_a_parent_that_becomes_a_leaf_takes_its_place_among_the_others() -> None
     assert eviction_order(pool) == [("low", 2000), ("middle", 4000), ("high", 3000), ("low", 1000)]
 
 
-def test_density_keeps_what_an_agent_comes_back_to() -> None:
+def test_density_keeps_reused_kv() -> None:
     pool = KvPool(2000, "density")
     for turn in range(60):
         pool.run([*text(0, 200), turn], "looping", "loop")
         pool.run(text(turn + 1, 300), "once", "loop")
         pool.check()
-    assert pool.cache.book.totals["once"].evicted > 10_000
+    assert pool.cache.accounting.totals["once"].evicted > 10_000
     assert pool.resident(text(0, 200)) == 200
-    assert pool.cache.book.totals["looping"].evicted < 200
+    assert pool.cache.accounting.totals["looping"].evicted < 200
     for turn in range(100, 107):
         pool.run(text(turn, 300), "once", "loop")
     assert pool.resident(text(0, 200)) == 200, "LRU would have let it go"
 
 
-def test_what_an_ended_session_alone_used_goes_first() -> None:
+def test_kv_of_an_ended_session_is_evicted_first() -> None:
     pool = KvPool(1000, "density")
     pool.run(text(0, 100), "a", "over")
     pool.run(text(0, 100) + text(1, 50), "a", "over")
@@ -329,7 +329,7 @@ def test_what_an_ended_session_alone_used_goes_first() -> None:
     assert pool.cache.total_size() == 100, "two sessions used it, so the end of one says nothing"
 
 
-def test_that_a_session_ends_while_its_requests_run_counts_for_what_they_leave() -> None:
+def test_a_session_that_ends_early_also_ends_for_the_kv_of_its_running_requests() -> None:
     pool = KvPool(1000, "density")
     pool.run(text(9, 100), "a", "goes-on")
     req = pool.request(text(0, 100), "a", "over")
@@ -372,7 +372,7 @@ def batch(pool: KvPool, *reqs: PooledRequest) -> None:
 
 
 def crowd(pool: KvPool) -> None:
-    """Whatever is dead goes before what this brings."""
+    """Dead KV is evicted before other KV."""
     pool.run(text(50, 208), "once", "over")
     pool.end_session("over")
     pool.evict(208)
@@ -381,7 +381,7 @@ def crowd(pool: KvPool) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_what_two_requests_of_one_batch_computed_is_of_both_their_sessions(policy: str, page: int) -> None:
+def test_kv_that_two_requests_of_a_batch_computed_belongs_to_both_sessions(policy: str, page: int) -> None:
     pool = KvPool(1600, policy, page)
     reqs = [pool.request(text(0, 192) + text(run, 32), "a", f"run-{run}") for run in (1, 2)]
     batch(pool, *reqs)
@@ -397,7 +397,7 @@ def test_what_two_requests_of_one_batch_computed_is_of_both_their_sessions(polic
     assert (nodes[192].dead, nodes[192].session, nodes[192].shared) == (False, None, True)
     assert (nodes[192].hits, nodes[192].ends, nodes[192].agent) == (0, 0, "a"), "neither found it there"
     assert sorted(leaf.hive.dead for leaf in pool.leaves()) == [False, True]
-    assert pool.cache.book.clock == 2
+    assert pool.cache.accounting.clock == 2
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -473,17 +473,17 @@ def test_an_agent_above_its_share_goes_first_whatever_it_is_worth() -> None:
     pool.run(text(1, 150), "poor")
     for turn in range(30):
         pool.run([*text(0, 100), 100 + turn], "hog")
-    assert pool.cache.book.shares()["hog"] < 0.6
+    assert pool.cache.accounting.shares()["hog"] < 0.6
     for name in range(2, 6):
         pool.run(text(name, 100), "hog")
-    assert pool.cache.book.shares()["hog"] > 0.6
+    assert pool.cache.accounting.shares()["hog"] > 0.6
     pool.evict(200)
     pool.check()
     assert pool.resident(text(1, 150)) == 150
-    assert pool.cache.book.resident["poor"] == 150
+    assert pool.cache.accounting.resident["poor"] == 150
 
 
-def test_an_agent_that_reads_what_others_wrote_is_held_to_its_share_as_well() -> None:
+def test_an_agent_that_reads_kv_of_others_is_limited_to_its_share() -> None:
     pool = KvPool(1000, "density", density=DensitySettings(max_share=0.5))
     for name in range(8):
         pool.run(text(name, 100), "writer")
@@ -493,17 +493,17 @@ def test_an_agent_that_reads_what_others_wrote_is_held_to_its_share_as_well() ->
     pool.evict(300)
     pool.check()
     assert pool.resident(text(20, 100)) == 100
-    assert pool.cache.book.resident == {"writer": 505, "reader": 3, "poor": 100}
+    assert pool.cache.accounting.resident == {"writer": 505, "reader": 3, "poor": 100}
 
 
-def test_an_agent_does_not_pay_for_what_others_read() -> None:
+def test_reads_by_others_do_not_count_against_an_agent() -> None:
     pool = KvPool(1000, "density", density=DensitySettings(max_share=0.5))
     for name in range(6):
         pool.run(text(name, 100), "writer")
     for name, reader in enumerate(("b", "c", "d", "e")):
         pool.run([*text(name, 100), 5], reader)
     pool.run(text(20, 100), "once")
-    assert pool.cache.book.resident["writer"] > 0.5 * pool.cache.total_size()
+    assert pool.cache.accounting.resident["writer"] > 0.5 * pool.cache.total_size()
     assert not any(pool.cache.worth_of(leaf) < 0 for leaf in pool.leaves())
 
 
@@ -511,13 +511,13 @@ def test_an_agent_does_not_pay_for_what_others_read() -> None:
 
 
 @pytest.mark.parametrize("policy", HIVE_POLICIES)
-def test_one_nodes_worth_is_what_the_index_goes_by(policy: str) -> None:
+def test_the_index_orders_by_the_score_of_a_node(policy: str) -> None:
     pool = scored(policy)
     for name, agent in enumerate(("middle", "high", "low", "middle")):
         pool.run(text(name, 40), agent, f"run-{name}")
     pool.end_session("run-1")
     index = pool.cache.evictable_leaves
-    victims = list(index.victims(pool.cache.book.clock, pool.cache.book.shares()))
+    victims = list(index.victims(pool.cache.accounting.clock, pool.cache.accounting.shares()))
     priorities = [pool.cache.eviction_strategy.get_priority(leaf) for leaf in victims]
     assert priorities == sorted(priorities)
     assert priorities[0] < priorities[-1]
@@ -529,7 +529,7 @@ def test_a_flush_leaves_nothing_but_the_totals() -> None:
         pool = KvPool(256, policy)
         pool.run(text(0, 100), "a", "run-1")
         pool.evict(30)
-        evicted = pool.cache.book.totals["a"].evicted
+        evicted = pool.cache.accounting.totals["a"].evicted
         pool.flush()
         pool.check()
         assert pool.leaves() == []
@@ -537,11 +537,11 @@ def test_a_flush_leaves_nothing_but_the_totals() -> None:
         assert pool.cache.summary()["evicted_tokens"] == evicted >= 30
         pool.run(text(0, 100), "a", "run-1")
         pool.check()
-        assert pool.cache.book.resident == {"a": 100}
+        assert pool.cache.accounting.resident == {"a": 100}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_summary_says_what_happened(policy: str) -> None:
+def test_the_summary_counts_evictions(policy: str) -> None:
     pool = KvPool(256, policy)
     for name in range(3):
         pool.run(text(name, 40), "a")
@@ -568,7 +568,7 @@ def test_the_engines_policies_decide_as_the_engines_cache_does(policy: str, stra
             return RadixCache(self.params)
 
         def check(self) -> None:
-            """SGLang's own cache has no books."""
+            """SGLang's own cache has no accounting."""
 
     ours, theirs = KvPool(600, policy), Engines(600, policy)
     assert isinstance(ours.cache.eviction_strategy, strategy)
@@ -585,7 +585,7 @@ def test_the_engines_policies_decide_as_the_engines_cache_does(policy: str, stra
             pool.check()
     paths = [sorted(path_of(leaf) for leaf in pool.leaves()) for pool in (ours, theirs)]
     assert paths[0] == paths[1]
-    assert ours.cache.book.totals["a"].evicted > 3000
+    assert ours.cache.accounting.totals["a"].evicted > 3000
 
 
 def test_the_engines_choice_is_left_as_it_is() -> None:
@@ -638,11 +638,11 @@ def forgotten(pool: KvPool) -> None:
 
 
 def counted_twice(pool: KvPool) -> None:
-    pool.cache.book.resident["a"] += 1
+    pool.cache.accounting.resident["a"] += 1
 
 
 def held_twice(pool: KvPool) -> None:
-    pool.cache.book.held["a"] += 1
+    pool.cache.accounting.held["a"] += 1
 
 
 def changed(pool: KvPool) -> None:
@@ -675,21 +675,21 @@ def lost(pool: KvPool) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda pool: evictable(pool, 4), "evictable tokens: 44 in the books, 40 in the tree"),
-        (moved, "evictable tokens: 35 in the books, 40 in the tree"),
-        (lambda pool: setattr(pool.cache, "protected_size_", 1), "protected tokens: 1 in the books, 0"),
-        (forgotten, r"evictable leaves: \[\d+\] in the books, \[\d+, \d+\] in the tree"),
-        (counted_twice, "resident tokens by agent: {'a': 41} in the books, {'a': 40}"),
-        (held_twice, "resident tokens by last user: {'a': 41} in the books, {'a': 40}"),
+        (lambda pool: evictable(pool, 4), "evictable tokens: 44 in the accounting, 40 in the tree"),
+        (moved, "evictable tokens: 35 in the accounting, 40 in the tree"),
+        (lambda pool: setattr(pool.cache, "protected_size_", 1), "protected tokens: 1 in the accounting, 0"),
+        (forgotten, r"evictable leaves: \[\d+\] in the accounting, \[\d+, \d+\] in the tree"),
+        (counted_twice, "resident tokens by agent: {'a': 41} in the accounting, {'a': 40}"),
+        (held_twice, "resident tokens by last user: {'a': 41} in the accounting, {'a': 40}"),
         (changed, r"leaves that have changed since they were indexed: \[\d+\]"),
-        (away, r"node \d+ is not where its record says"),
+        (away, r"node \d+ is not in the tier that its record names"),
         (unrecorded, r"node \d+ is on the device without a record"),
         (cut, r"node \d+ has fewer slots than tokens"),
-        (odd, r"node \d+ has 15 tokens: no whole pages"),
+        (odd, r"node \d+ has 15 tokens, which is not a multiple of the page size"),
         (lost, r"node \d+ is not its parent's child"),
     ],
 )
-def test_whatever_is_wrong_with_the_books_is_named(damage: Callable[[KvPool], None], words: str) -> None:
+def test_integrity_errors_are_named(damage: Callable[[KvPool], None], words: str) -> None:
     pool = KvPool(256, "density", page=4)
     pool.run(text(0, 8) + text(1, 16), "a")
     pool.run(text(0, 8) + text(2, 16), "a")
@@ -867,7 +867,7 @@ TestCacheMachine.settings = settings(max_examples=120, stateful_step_count=50, d
 
 
 class Ranks:
-    """Two caches that are told the same, at other addresses and by another clock."""
+    """Two caches with the same traffic, at other addresses and with another clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, policy: str, page: int) -> None:
         self.now = [1e6, 5.0]
@@ -931,7 +931,7 @@ def test_two_ranks_evict_the_same_tokens_in_the_same_order(
     assert len(ranks.freed[0]) > 100
     assert len({tuple(path) for path, _ in ranks.freed[0]}) > 30
     assert ranks.pools[0].agents.summary() == ranks.pools[1].agents.summary()
-    assert ranks.pools[0].cache.book.summary() == ranks.pools[1].cache.book.summary()
+    assert ranks.pools[0].cache.accounting.summary() == ranks.pools[1].cache.accounting.summary()
 
 
 def step_of(pool: KvPool, kind: str, chance: random.Random) -> Any:
@@ -982,7 +982,7 @@ def test_a_long_run_of_agents_that_come_and_go_adds_up(policy: str) -> None:
     summary = pool.cache.summary()
     assert summary["admissions"] == 600
     assert summary["evicted_tokens"] > 10_000
-    totals = pool.cache.book.totals
+    totals = pool.cache.accounting.totals
     assert len(totals) <= 21
     assert sum(total.stored - total.evicted for total in totals.values()) == pool.cache.total_size()
     assert pool.allocator.available_size() + pool.cache.total_size() == 3000

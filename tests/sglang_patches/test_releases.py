@@ -51,7 +51,7 @@ def test_samples_of_one_request_are_numbered_as_they_are_sent(tag: dict[str, Any
     assert all(custom.get("other") == tag.get("other") for custom in sent)
 
 
-def test_truncation_keeps_what_each_rule_keeps() -> None:
+def test_truncation_applies_each_rule() -> None:
     rows = torch.tensor([[0.1, 0.4, 0.2, 0.3]] * 4)
     rules = torch.tensor([2, 4, 4, 4]), torch.tensor([1.0, 0.5, 1.0, 1.0]), torch.tensor([0.0, 0.0, 0.6, 0.0])
     weights, ids = _truncated(rows, *rules)
@@ -114,4 +114,4 @@ class TestCachesOf0523:
             assert around_default_radix_cache_factory(lambda _ctx: "SGLang's", context) == "SGLang's"
         (warning,) = caplog.messages
         assert reason in warning
-        assert "SGLang's own lru" in warning
+        assert "SGLang's own policy lru evicts KV" in warning

@@ -1,4 +1,4 @@
-"""What is read off a request: whose it is, and what keeps tenants apart."""
+"""Reading a request: its identity, and the separation of tenants."""
 
 from __future__ import annotations
 

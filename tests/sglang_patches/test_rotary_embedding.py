@@ -123,13 +123,14 @@ def test_keys_are_moved_to_where_the_module_would_have_put_them(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("said", VARIANTS)
 @pytest.mark.parametrize("is_", VARIANTS)
-def test_a_config_is_believed_only_if_the_table_is_its_own(said: str, is_: str, dtype: torch.dtype) -> None:
+def test_a_config_is_accepted_only_if_it_matches_the_table(said: str, is_: str, dtype: torch.dtype) -> None:
     model = Model(module_of(VARIANTS[is_], dtype))
     if said == is_:
         rope_of(model, config_of(VARIANTS[said]))
         return
     with pytest.raises(
-        UnsupportedRope, match=r"layers\.0\.rotary_emb .* turns keys of position \d+ otherwise"
+        UnsupportedRope,
+        match=r"layers\.0\.rotary_emb .* does not rotate keys of position \d+ as its config says",
     ):
         rope_of(model, config_of(VARIANTS[said]))
 
@@ -137,14 +138,14 @@ def test_a_config_is_believed_only_if_the_table_is_its_own(said: str, is_: str, 
 @pytest.mark.parametrize(
     ("is_", "said", "message"),
     [
-        ({"partial": 0.5}, {}, "has 16 dimensions that turn; by the config it would be 32"),
-        ({"head_dim": 64}, {}, "has heads of 64 dimensions; by the config it would be 32"),
+        ({"partial": 0.5}, {}, "has 16 rotated dimensions; its config says 32"),
+        ({"head_dim": 64}, {}, "has heads of 64 dimensions; its config says 32"),
         (
             {"head_dim": 64},
             {"head_dim": 64},
-            "has heads of 32 dimensions in the cache; by the config it would be 64",
+            "has heads of 32 dimensions in the cache; its config says 64",
         ),
-        ({"parameters": {**DEFAULT, "rope_theta": 10_100.0}}, {}, "turns keys of position"),
+        ({"parameters": {**DEFAULT, "rope_theta": 10_100.0}}, {}, "does not rotate keys of position"),
     ],
 )
 def test_other_sizes_and_frequencies_are_refused(
@@ -164,12 +165,12 @@ def test_other_sizes_and_frequencies_are_refused(
     ],
     ids=lambda parameters: parameters["rope_type"],
 )
-def test_classes_that_rotate_otherwise_are_refused_whatever_the_config_says(
+def test_classes_that_rotate_differently_are_rejected_with_any_config(
     parameters: dict[str, Any],
 ) -> None:
     model = Model(module_of(parameters))
     name = type(model.layers[0].rotary_emb).__name__
-    with pytest.raises(UnsupportedRope, match=f"rotates by {name}, which is not supported"):
+    with pytest.raises(UnsupportedRope, match=f"uses {name}, which is not supported"):
         rope_of(model, config_of())
     with pytest.raises(UnsupportedRope, match="is not supported: its keys cannot be moved"):
         rope_of(model, config_of(parameters))
@@ -190,7 +191,7 @@ def test_layers_of_different_kinds_are_refused() -> None:
         rope_of(Model(default, linear), config_of())
     with pytest.raises(UnsupportedRope, match=r"layers\.0 has 2 rotary modules"):
         rope_of(Model((default, linear)), config_of())
-    with pytest.raises(UnsupportedRope, match=r"layers\.1\.rotary_emb pairs dimensions otherwise"):
+    with pytest.raises(UnsupportedRope, match=r"layers\.1\.rotary_emb pairs dimensions differently"):
         rope_of(Model(default, module_of(neox=False)), config_of())
     with pytest.raises(UnsupportedRope, match=r"different kinds \(full_attention, sliding_attention\)"):
         rope_of(Model(default), config_of(layer_types=["full_attention", "sliding_attention"]))

@@ -33,7 +33,7 @@ def served() -> set[str]:
 def test_every_route_of_sglang_is_in_a_table(served: set[str]) -> None:
     unknown = {path for path in served if routes.route_of(path.replace("{", "").replace("}", "")) is None}
     assert not unknown, (
-        f"SGLang has new routes; say in sglang_patches/http/routes.py what the door does with {unknown}"
+        f"SGLang has new routes; say in sglang_patches/http/routes.py how the request middleware treats {unknown}"
     )
     assert len(served) > 80
 
@@ -43,7 +43,7 @@ def test_no_route_is_in_two_tables() -> None:
     assert sum(map(len, tables)) == len({path for table in tables for path in table})
 
 
-def test_whoever_asks_the_engine_is_checked() -> None:
+def test_every_generating_route_is_checked() -> None:
     """Each endpoint that builds a request for the engine is in a table of those that generate."""
     from sglang.srt.entrypoints import http_server
 

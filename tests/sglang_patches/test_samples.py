@@ -11,7 +11,7 @@ from sglang_patches.http.samples import with_defaults
 DEFAULTS = {"temperature": 0.6, "top_p": 0.9, "stop": ["<end>"]}
 
 
-def test_what_a_request_sets_wins() -> None:
+def test_parameters_of_the_request_win() -> None:
     joined = with_defaults({"temperature": 0.0, "top_p": None, "max_new_tokens": 3}, DEFAULTS)
     assert joined == {"temperature": 0.0, "top_p": 0.9, "max_new_tokens": 3, "stop": ["<end>"]}
 

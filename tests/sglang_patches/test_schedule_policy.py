@@ -116,7 +116,7 @@ def test_scores_change_an_order_at_the_end_of_a_round(agents: AgentRegistry) -> 
     assert sorted_by(order, queue) == ["2", "1"]
 
 
-def test_a_cache_with_segments_is_told_what_admission_has_promised() -> None:
+def test_a_cache_with_segments_knows_the_slots_promised_by_admission() -> None:
     adder = SimpleNamespace(rem_total_token_offset=12, tree_cache=SimpleNamespace(promised=0))
     ordinary = waiting("a", "high", 1)
     before_add_one_req(adder, ordinary)

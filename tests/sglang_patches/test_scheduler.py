@@ -162,7 +162,7 @@ class Scheduler(upstream.Scheduler):  # type: ignore[misc]
 
     @property
     def running(self) -> dict[str, int]:
-        """Requests that have arrived and not departed, by agent."""
+        """Unfinished requests, by agent."""
         return dict(self.hive.agents.window._running)
 
 
@@ -231,7 +231,7 @@ def test_a_health_check_that_is_refused_never_arrived() -> None:
     assert scheduler.hive.agents.requests == 0
 
 
-def test_requests_that_wait_in_the_queues_of_disaggregation_have_not_departed() -> None:
+def test_requests_in_the_queues_of_disaggregation_are_not_finished() -> None:
     scheduler = Scheduler()
     scheduler.disaggregation_mode = DisaggregationMode.DECODE
     scheduler.disagg_decode_prealloc_queue = SimpleNamespace(add=lambda _req, is_retracted: None)
@@ -341,7 +341,7 @@ def test_an_abort_is_of_one_request_and_not_of_those_whose_ids_begin_alike() -> 
     assert scheduler.aborted == ["1", "12"]
 
 
-def test_a_check_names_broken_books_and_what_was_left_behind() -> None:
+def test_a_check_names_wrong_accounting_and_leaks() -> None:
     cache = LogitsCache(1000)
     scheduler = Scheduler(cache=cache)
     assert control.problems(scheduler.hive, True) == []
@@ -351,8 +351,8 @@ def test_a_check_names_broken_books_and_what_was_left_behind() -> None:
     cache.trie.nbytes = 5
     assert control.problems(scheduler.hive, True) == [
         "LogitsCache: bytes",
-        "1 distinct samples are being drawn, though nothing runs",
-        "1 rows are being computed, though nothing runs",
+        "1 distinct samples are still being drawn, although the scheduler is idle",
+        "1 rows are still being computed, although the scheduler is idle",
     ]
 
 
@@ -362,7 +362,7 @@ def test_a_request_that_was_seen_off_is_not_seen_off_again() -> None:
     scheduler._add_request_to_queue(req)
     scheduler.max_queued_requests = None
     scheduler._add_request_to_queue(other)
-    replay.depart(scheduler, req, ended=False)
+    replay.finish(scheduler, req, ended=False)
     scheduler.result(Batch(req), req)
     assert scheduler.running == {"a": 1}
 
@@ -388,18 +388,20 @@ def test_a_request_is_counted_under_one_name_until_it_leaves() -> None:
     assert scheduler.running == {OTHER: 4}
 
 
-def test_the_books_are_bounded_however_many_agents_come_and_go() -> None:
+def test_the_accounting_is_bounded_for_any_number_of_agents() -> None:
     pool = KvPool(200, max_agents=3, window=WindowSettings(2, 2))
     tree = pool.cache
-    pool.agents.reuse_slots(tree.book.holds, tree.book.forget)
+    pool.agents.reuse_slots(tree.accounting.holds, tree.accounting.forget)
     for number in range(60):
         pool.run([number + 1] * 20, f"agent-{number % 30}", output=[1, 2])
         pool.check()
         known = {agent["name"] for agent in pool.agents.summary()["agents"]}
-        assert set(tree.book.resident) | set(tree.book.held) <= set(tree.book.totals) <= known
+        assert (
+            set(tree.accounting.resident) | set(tree.accounting.held) <= set(tree.accounting.totals) <= known
+        )
         assert len(known) <= 4
         assert len(tree.policy._agents) <= 4
-    totals = tree.book.totals
+    totals = tree.accounting.totals
     stored = sum(total.stored for total in totals.values())
     assert stored >= 60 * 20, "of nobody it is lost"
     assert stored - sum(total.evicted for total in totals.values()) == tree.total_size()
@@ -410,4 +412,8 @@ def test_whose_kv_another_agent_computed_holds_it_too() -> None:
     pool = KvPool(200)
     pool.run([1] * 20, "writer")
     pool.run([1] * 20, "reader")
-    assert [pool.cache.book.holds(name) for name in ("writer", "reader", "third")] == [True, True, False]
+    assert [pool.cache.accounting.holds(name) for name in ("writer", "reader", "third")] == [
+        True,
+        True,
+        False,
+    ]

@@ -125,7 +125,7 @@ def test_a_span_that_was_stored_is_placed_behind_another_context(policy: str) ->
 
 
 @pytest.mark.parametrize("corrector", CORRECTORS, ids=str)
-def test_what_a_corrector_chooses_is_computed_behind_what_the_request_sees(corrector: Any) -> None:
+def test_tokens_selected_by_a_corrector_are_computed_in_the_requests_context(corrector: Any) -> None:
     pool = with_segment()
     req = pool.arrive(*declared(text(3, 9), ("producer", SHARED), text(4, 4), corrector=corrector))
     assert pool.enter(req)
@@ -180,7 +180,7 @@ def test_a_kept_output_is_found_by_its_tokens() -> None:
     assert said(req) == kv(placed=5)
 
 
-def test_what_is_encoded_alone_is_found_as_that_and_as_nothing_else() -> None:
+def test_a_standalone_encoding_is_found_only_as_standalone() -> None:
     pool = SegmentedPool(256, capacity=128)
     pool.serve(list(SHARED), KvRequest(keeps=(Keep(0, 10, "standalone"),), choreographed=True))
     assert said(pool.serve(*declared(text(3, 4), ("producer", SHARED), [1]))) == kv(missing=10)
@@ -221,7 +221,7 @@ def test_messages_are_found_whatever_the_extra_key() -> None:
 
 
 @pytest.mark.parametrize("corrector", CORRECTORS, ids=str)
-def test_a_prefill_in_chunks_goes_on_behind_what_was_placed(corrector: Any) -> None:
+def test_a_chunked_prefill_continues_after_placed_kv(corrector: Any) -> None:
     pool = with_segment()
     req = pool.arrive(*declared(text(3, 9), ("producer", SHARED), text(4, 12), corrector=corrector))
     assert pool.enter(req, chunk=5)
@@ -251,7 +251,7 @@ def test_a_request_that_is_cut_off_in_a_chunk_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("corrector", CORRECTORS, ids=str)
-def test_a_retracted_request_goes_on_as_it_was(corrector: Any) -> None:
+def test_a_retracted_request_resumes_unchanged(corrector: Any) -> None:
     pool = with_segment()
     req = pool.arrive(*declared(text(3, 9), ("producer", SHARED), text(4, 4), corrector=corrector))
     for _ in range(2):
@@ -292,7 +292,7 @@ def test_messages_are_placed_where_a_call_has_them() -> None:
     assert pool.made["", "", "message:three"][0].position == 30
 
 
-def test_a_decoded_message_has_its_header_and_what_was_generated() -> None:
+def test_a_decoded_message_has_its_header_and_its_output() -> None:
     pool = SegmentedPool(256, capacity=128)
     req = pool.serve(*call("m", text(0, 3), decodes=True), new=5)
     message = list(req.tokens[:-1])
@@ -311,7 +311,7 @@ def test_a_message_that_is_not_stored_is_computed_where_the_call_has_it() -> Non
     assert said(req) == kv(placed=5, missing=7)
 
 
-def test_recomputed_messages_are_what_a_prefill_at_their_positions_leaves() -> None:
+def test_recomputed_messages_equal_a_prefill_at_their_positions() -> None:
     pool = SegmentedPool(256, capacity=128)
     one, two = text(0, 7), text(1, 5)
     pool.serve(*call("one", one))
@@ -400,7 +400,7 @@ def test_one_that_was_admitted_and_finds_the_exact_tree_later_takes_nothing_of_t
     assert pool.resident(other.tokens) == 24
 
 
-def test_one_that_was_admitted_and_leaves_gives_back_what_it_had() -> None:
+def test_an_admitted_request_that_ends_early_frees_its_slots() -> None:
     pool = with_segment()
     req = pool.arrive(*declared(text(3, 9), ("producer", SHARED), text(4, 4)))
     assert not pool.enter(req, runs=False)
@@ -418,7 +418,7 @@ def test_making_room_for_a_segment_does_not_take_it_away() -> None:
     assert said(req)["placed"] + said(req)["missing"] == 10
 
 
-def test_where_the_store_has_no_room_a_request_has_a_copy_of_its_own() -> None:
+def test_a_request_gets_its_own_copy_if_the_store_is_full() -> None:
     pool = with_segment(capacity=12)
     reqs = [pool.arrive(*declared(text(name, 9), ("producer", SHARED), text(4, 4))) for name in (3, 5)]
     for req in reqs:
@@ -447,7 +447,7 @@ def test_a_call_whose_messages_cannot_be_placed_computes_them() -> None:
 
 @pytest.mark.parametrize("stored", [True, False])
 @pytest.mark.parametrize("corrector", CORRECTORS, ids=str)
-def test_a_call_for_which_the_pool_has_no_room_ends_as_unavailable(corrector: Any, stored: bool) -> None:
+def test_a_call_that_does_not_fit_into_the_pool_is_unavailable(corrector: Any, stored: bool) -> None:
     pool = SegmentedPool(64, capacity=32)
     one = text(0, 15)
     if stored:
@@ -461,7 +461,7 @@ def test_a_call_for_which_the_pool_has_no_room_ends_as_unavailable(corrector: An
     pool.step()
     pool.check()
     assert req.finished_reason.status_code == HTTPStatus.SERVICE_UNAVAILABLE
-    assert "no room for the messages of this call" in req.finished_reason.message
+    assert "too few free slots for the messages of this call" in req.finished_reason.message
     assert said(req) == kv(missing=15)
     assert {segment.key.name for segment in pool.cache.store} == ({"message:one"} if stored else set())
     pool.cache.promised = 0
@@ -476,14 +476,14 @@ def test_an_ordinary_request_for_whose_segments_there_is_no_room_is_served() -> 
     assert (req.finished_reason, req.to_finish, said(req)) == (None, None, kv(missing=10))
 
 
-def test_what_is_computed_again_leaves_room_for_what_comes_behind() -> None:
+def test_recomputation_leaves_slots_for_the_rest_of_the_prefill() -> None:
     pool = with_segment(size=29, capacity=12)
     again = {"kind": "first-k", "tokens": 9}
     req = pool.serve(*declared(text(3, 6), ("producer", SHARED), text(4, 7), corrector=again))
     assert said(req) == kv(missing=10)
 
 
-def test_what_is_computed_again_leaves_what_others_were_promised() -> None:
+def test_recomputation_leaves_the_slots_promised_to_others() -> None:
     pool = with_segment(size=40, capacity=12)
     again = {"kind": "first-k", "tokens": 9}
     pool.cache.promised = 15
@@ -494,7 +494,7 @@ def test_what_is_computed_again_leaves_what_others_were_promised() -> None:
     assert said(req) == kv(placed=1, recomputed=9)
 
 
-def test_copies_of_what_enters_the_tree_are_made_before_it_can_be_evicted() -> None:
+def test_kv_is_copied_before_it_enters_the_tree_and_can_be_evicted() -> None:
     pool = with_segment(size=100, capacity=40)
     before = text(5, 8)
     prompt, asked = declared(text(3, 3), ("producer", before), text(6, 2), ("producer", SHARED), text(4, 4))
@@ -526,7 +526,7 @@ def test_nothing_is_placed_behind_the_first_token_whose_logprob_is_asked_for() -
     pool.check()
 
 
-def test_a_message_that_is_made_anew_takes_the_place_of_one_that_nobody_heard_of() -> None:
+def test_a_recreated_message_replaces_an_undelivered_one() -> None:
     pool = SegmentedPool(256, capacity=128)
     pool.serve(*call("m", text(0, 9)))
     pool.serve(*call("m", text(1, 5), at=20))
@@ -721,7 +721,7 @@ class SegmentedMachine(RuleBasedStateMachine):
             self.pool.check()
 
     def teardown(self) -> None:
-        """When all requests are over nobody reads the store, and everything can go."""
+        """When all requests are finished, nothing in the store is in use, and everything can be evicted."""
         if not hasattr(self, "pool"):
             return
         for req in [*self.running(), *self.running(prefilled=False)]:

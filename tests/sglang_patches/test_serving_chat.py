@@ -48,7 +48,7 @@ tokens = st.lists(st.integers(0, len(PIECES) - 1), max_size=12)
 
 
 @given(tokens, tokens.filter(lambda ids: 0 not in ids))
-def test_the_text_stays_what_it_was(prefix: list[int], ids: list[int]) -> None:
+def test_the_text_is_unchanged(prefix: list[int], ids: list[int]) -> None:
     kept, used = splice(prefix, ids, spell)
     assert text_of(prefix[:kept] + ids[used:]) == text_of(ids)
     more = [

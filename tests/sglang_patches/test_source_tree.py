@@ -79,7 +79,7 @@ def test_a_symbol_is_found_where_it_is_defined(
 @pytest.mark.parametrize(
     "path", ["motor", "engine.none", "engine.tree.Tree.none", "engine.tree.chosen.x", "engine.sub.lost"]
 )
-def test_what_is_not_there_is_not_found(tree: SourceTree, path: str) -> None:
+def test_missing_symbols_are_not_found(tree: SourceTree, path: str) -> None:
     assert tree.find(path) is None
 
 

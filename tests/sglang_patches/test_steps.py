@@ -1,4 +1,4 @@
-"""How full batches are: what ``/hive/stats`` says of one scheduler, and of several."""
+"""How full batches are, in ``/hive/stats`` of one scheduler and of several."""
 
 from __future__ import annotations
 

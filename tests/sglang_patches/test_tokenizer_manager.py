@@ -59,7 +59,7 @@ async def test_requests_for_embeddings_are_tagged_alike() -> None:
     assert (await sent(None, {"tenant": "t"}, input_ids=None))["custom_params"]["hive"] == {"tenant": "t"}
 
 
-async def test_what_a_tokenizer_returns_is_taken_apart() -> None:
+async def test_a_tokenizers_whole_return_value_is_accepted() -> None:
     obj = SimpleNamespace(
         text=None, input_ids={"input_ids": [1, 2]}, top_logprobs_num=None, sampling_params=None
     )
@@ -78,7 +78,7 @@ async def test_what_a_tokenizer_returns_is_taken_apart() -> None:
         ([{}, {"custom_params": {"hive": {"tenant": "t"}}}], {}),
     ],
 )
-async def test_a_tenant_goes_on_from_nobodys_session(params: Any, tag: dict[str, Any]) -> None:
+async def test_a_tenant_may_not_use_engine_sessions(params: Any, tag: dict[str, Any]) -> None:
     texts = ["a", "b"] if isinstance(params, list) else "a"
     with pytest.raises(RequestError, match="session_params must not be set by a tenant"):
         await sent(params, tag, text=texts, session_params={"id": "of-another"})

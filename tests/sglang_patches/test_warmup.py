@@ -1,4 +1,4 @@
-"""The warm-up: what it asks for, and that it stops nothing.
+"""The warm-up: its requests, and that a failure does not stop the server.
 
 On a real server it is in ``tests/server/test_decode_rows``.
 """
@@ -14,11 +14,11 @@ import pytest
 
 from hive.launch_server import with_warm_up
 from hive.server.request_checks.batches import WARM_UP_RID
-from sglang_patches.http.warmup import LONG_PROMPT, needs, warm_up
+from sglang_patches.http.warmup import LONG_PROMPT, warm_up, warm_up_requests
 
 
 def manager(*, grammars: bool = True, generation: bool = True, failing: str = "") -> Any:
-    """A tokenizer manager that notes what it is asked, and refuses one kind of request."""
+    """A tokenizer manager that records requests, and rejects one kind."""
     asked: list[Any] = []
 
     async def generate_request(request: Any, _: None) -> AsyncIterator[dict[str, Any]]:
@@ -58,15 +58,17 @@ def test_without_grammars_none_is_asked_for() -> None:
     server = manager(grammars=False)
     asyncio.run(warm_up("null", server))
     assert not any("regex" in request.sampling_params for request in server.asked)
-    assert len(server.asked) == len(list(needs(server.server_args, grammars=False)))
+    assert len(server.asked) == len(list(warm_up_requests(server.server_args, grammars=False)))
 
 
-def test_what_the_model_cannot_do_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_warm_up_request_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     server = manager(failing="logit_bias")
     with caplog.at_level("INFO"):
         asyncio.run(warm_up("null", server))
-    assert any("biases cannot be had: logit_bias is not for this model" in each for each in caplog.messages)
-    assert caplog.messages[-1].startswith("Hive: warmed up in")
+    assert any(
+        "warm-up of biases failed: logit_bias is not for this model" in each for each in caplog.messages
+    )
+    assert caplog.messages[-1].startswith("Hive: warm-up finished in")
     assert any("warm-up 1 of" in each for each in caplog.messages)
 
 

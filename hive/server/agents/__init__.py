@@ -1,1 +1,1 @@
-"""Who the requests belong to: agents, their sessions, and what each has cost."""
+"""Agents, their sessions and tenants, and what each agent has cost and contributed."""

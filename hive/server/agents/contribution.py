@@ -1,8 +1,7 @@
 """How much each agent contributes to a workload (paper, section 7.1, equations 5 to 8).
 
-What the paper leaves open is chosen here, and named: every factor is divided by the largest one among the agents
-of the window, an efficiency is the share of prompt tokens that were cached, and a concurrency is the mean of the
-average and the peak.
+The paper leaves three things open.  Here every factor is divided by the largest one among the agents of the window,
+efficiency is the share of prompt tokens that were cached, and concurrency is the mean of the average and the peak.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Activity:
-    """What one agent did in a span of time: a round, or a window of rounds."""
+    """What one agent did within a round or a window of rounds."""
 
     requests: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
     running: int = 0
-    """Sum over requests of how many of the agent's requests were running as they arrived, themselves included."""
+    """Sum, over requests, of the agent's running requests at its arrival, itself included."""
 
     def add(self, other: Activity, sign: int = 1) -> None:
         self.requests += sign * other.requests
@@ -33,20 +32,20 @@ class Activity:
 
 @dataclass(slots=True)
 class Sharing:
-    """KV that one agent reused of what another one had computed."""
+    """KV that one agent reused and another one had computed."""
 
     tokens: int = 0
     events: int = 0
 
     @property
     def weight(self) -> float:
-        """Equation 8: volumes count by their square root, repeated reuse by its logarithm."""
+        """Equation 8: the volume counts by its square root, repeated reuse by its logarithm."""
         return math.sqrt(self.tokens) * math.log1p(self.events)
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """An agent's score and what it is made of; every number is in [0, 1] and relative to the other agents."""
+    """An agent's score and its factors; every number is in [0, 1] and relative to the other agents."""
 
     activity: float
     workload: float
@@ -66,13 +65,13 @@ def contributions(
     sharing: Mapping[tuple[str, str], Sharing],
     collaborative_weight: float,
 ) -> dict[str, Contribution]:
-    """Score every agent that was active.
+    """Score every agent with at least one request.
 
     Args:
         activities: by agent, over the window.
         peaks: by agent, the most requests that ran at once in the window.
-        sharing: by (agent that reused, agent that had computed).
-        collaborative_weight: the beta of equation 5, in [0, 1]; alpha is the rest.
+        sharing: by (agent that reused the KV, agent that had computed it).
+        collaborative_weight: beta of equation 5, in [0, 1]; alpha is 1 - beta.
     """
     active = {name: done for name, done in activities.items() if done.requests > 0}
     activity = _relative({name: done.requests for name, done in active.items()})

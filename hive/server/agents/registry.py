@@ -1,7 +1,7 @@
-"""Agents and sessions as the scheduler sees them, by names that hold their tenants (:mod:`hive.server.agents.tenant`).
+"""Agents and sessions as the scheduler sees them, under names qualified by tenant (:mod:`hive.server.agents.tenant`).
 
-Names come from untrusted requests, so everything here is bounded: an agent past the limit gets the slot of one that
-is over, or is counted under :data:`OTHER` where none is, and the oldest idle sessions are forgotten first.
+Names come from untrusted requests, so everything here is bounded.  A new agent past the limit takes the slot of one
+that has ended; if there is none, it is counted under :data:`OTHER`.  The oldest idle sessions are forgotten first.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from hive.server.agents.window import ActivityWindow, WindowSettings
 logger = logging.getLogger(__name__)
 
 OTHER = "other"
-"""Name under which agents past the limit, forgotten ones, and requests without an agent are counted."""
+"""Counts agents past the limit, forgotten agents, and anonymous requests."""
 
 
 @dataclass(slots=True)
 class AgentProfile:
-    """What one agent asked for and got, in requests and tokens."""
+    """What one agent has requested and received, in requests and tokens."""
 
     name: str
     description: str = ""
@@ -39,7 +39,7 @@ class AgentProfile:
     """Output tokens served by the Logits Cache."""
 
     def add(self, other: AgentProfile) -> None:
-        """Take over the counts of another agent."""
+        """Add the counts of another agent."""
         self.requests += other.requests
         self.prompt_tokens += other.prompt_tokens
         self.cached_tokens += other.cached_tokens
@@ -56,7 +56,7 @@ class Session:
 
 
 class AgentRegistry:
-    """Agents and sessions by name, both bounded."""
+    """A bounded set of agents and sessions by name."""
 
     def __init__(
         self,
@@ -67,38 +67,39 @@ class AgentRegistry:
     ) -> None:
         self.window = ActivityWindow(window or WindowSettings())
         self.max_agents = max_agents
-        """Agents beside :data:`OTHER` that have slots, at the most."""
+        """Maximum number of agents with a slot, :data:`OTHER` not counted."""
         self._max_tenant_agents = max_agents if max_tenant_agents is None else max_tenant_agents
-        """Those of one tenant."""
+        """The same maximum for one tenant."""
         self._of_tenant: Counter[str] = Counter()
-        """Agents that have slots, by tenant."""
+        """Agents with a slot, by tenant."""
         self._max_sessions = max_sessions
         self._agents: OrderedDict[str, AgentProfile] = OrderedDict()
-        """Least recently seen first: by arrivals and registrations, which all ranks see in one order."""
+        """Least recently seen first: by arrivals and registrations, whose order is the same on all ranks."""
         self._holds: Callable[[str], bool] | None = None
         self._forgotten: Callable[[str], None] | None = None
         self._exhausted: set[str | None] = set()
-        """Tenants of whose agents none was over in this round; None: nobody's was."""
+        """Tenants without an ended agent in this round; None stands for the whole server."""
         self._exhausted_in = -1
         self._warned = False
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self.sessions_ended = 0
         self.requests = 0
-        """Requests that arrived so far: the clock of the waiting queue."""
+        """Requests that have arrived so far: the clock of the waiting queue."""
 
     def reuse_slots(self, holds: Callable[[str], bool], forgotten: Callable[[str], None]) -> None:
-        """From now on, agents that are over give up their slots to new ones; before, nobody does.
+        """Let new agents take the slots of ended ones from now on.
 
         Args:
-            holds: whether KV of an agent is resident; it then keeps its slot.
-            forgotten: called with the name of each agent that has lost its slot, for whoever counts by name; the
-                registry counts on under :data:`OTHER`.
+            holds: whether an agent has resident KV; it then keeps its slot.
+            forgotten: called with the name of each agent that has lost its slot, so that others who count by name can
+                do as the registry does and count it under :data:`OTHER`.
         """
         self._holds, self._forgotten = holds, forgotten
 
     def register(self, name: str, description: str = "", session: str | None = None) -> AgentProfile:
-        """Announce an agent (again): a program's first message to the server.  Where slots are short,
-        its slot goes after those of agents that nobody announced.
+        """Announce an agent, possibly again: the first message of a program to the server.
+
+        When slots are short, agents that were never announced lose theirs first.
         """
         profile = self._seen(name)
         if session is not None:
@@ -109,7 +110,7 @@ class AgentRegistry:
         return profile
 
     def profile(self, name: str | None) -> AgentProfile:
-        """The profile that requests of ``name`` are counted in."""
+        """Return the profile under which requests of ``name`` are counted."""
         name = name or OTHER
         known = self._agents.get(name)
         if known is None:
@@ -126,7 +127,7 @@ class AgentRegistry:
         return len(self._agents)
 
     def busiest(self, count: int) -> list[AgentProfile]:
-        """The agents with the most requests, those first."""
+        """Return the agents with the most requests, busiest first."""
         return heapq.nsmallest(
             count, self._agents.values(), key=lambda profile: (-profile.requests, profile.name)
         )
@@ -137,10 +138,10 @@ class AgentRegistry:
         return known is not None and known.registered
 
     def arrived(self, agent: str | None, session: str | None, prompt_tokens: int) -> str:
-        """Count a request that was accepted.
+        """Count an accepted request.
 
-        Returns the name that it is counted under until it has left: what else is told of the request goes under that
-        name, since its agent may have a slot of its own by then.
+        Returns the name under which to count it until it leaves.  Use that name for everything else about the request:
+        its agent may have got a slot of its own by then.
         """
         self.requests += 1
         profile = self._seen(agent)
@@ -152,19 +153,19 @@ class AgentRegistry:
         return profile.name
 
     def place(self, agent: str | None, number: int, max_passes: int) -> tuple[int, float, int]:
-        """Sort key in a waiting queue by contribution: agents of higher score first, and equals as they are.
+        """Return the sort key in a waiting queue by contribution: agents with a higher score first, ties by arrival.
 
         Args:
-            agent: whose request it is.
-            number: :attr:`requests` as it arrived.
-            max_passes: a request that so many others arrived after is as urgent as can be, and nothing starves.
+            agent: the agent of the request.
+            number: :attr:`requests` at its arrival.
+            max_passes: a request that this many later requests have arrived behind goes first, so that none starves.
         """
         if self.requests - number >= max_passes:
             return (0, 0.0, number)
         return (1, -self.window.score(self.profile(agent).name), 0)
 
     def left(self, agent: str | None, *, cached_tokens: int, generated: int, replayed: int) -> None:
-        """Count a request that ended, however it ended."""
+        """Count a request that has left, for whatever reason."""
         profile = self.profile(agent)
         profile.cached_tokens += cached_tokens
         profile.tokens_generated += generated
@@ -172,11 +173,11 @@ class AgentRegistry:
         self.window.left(profile.name, cached_tokens, generated + replayed)
 
     def reused(self, agent: str | None, producers: Mapping[str, int]) -> None:
-        """Count KV tokens that a request found, by the agent that had computed them."""
+        """Count reused KV tokens by the agent that had computed them."""
         self.window.reused(self.profile(agent).name, producers)
 
     def _seen(self, name: str | None) -> AgentProfile:
-        """The profile of an agent that shows itself: one without a slot may take that of one that is over."""
+        """Return the profile of an agent that sent a request, after trying to free a slot for a new one."""
         name = name or OTHER
         if name != OTHER and name not in self._agents and self._full(name):
             self._free_slot(name)
@@ -185,24 +186,24 @@ class AgentRegistry:
         return profile
 
     def _full(self, name: str) -> bool:
-        """Whether there is no slot for a new agent; there is always one for :data:`OTHER`."""
+        """Whether there is no slot for a new agent; :data:`OTHER` always has one."""
         if name == OTHER:
             return False
         return self._crowded(name) or len(self._agents) - (OTHER in self._agents) >= self.max_agents
 
     def _crowded(self, name: str) -> bool:
-        """Whether the tenant of a new agent has all the slots that it may have."""
+        """Whether the tenant of a new agent has used up its slots."""
         tenant = split(name)[0]
         return tenant is not None and self._of_tenant[tenant] >= self._max_tenant_agents
 
     def _free_slot(self, name: str) -> None:
-        """Forget the agent that was seen least recently among those that are over, if any is, for a new one's sake."""
+        """Forget the least recently seen agent that has ended, if any, to make place for a new one."""
         tenant = split(name)[0] if self._crowded(name) else None
         if self._exhausted_in != self.window.round:
             self._exhausted_in = self.window.round
             self._exhausted.clear()
         if tenant in self._exhausted:
-            # The window moves on with the round; a search passes all agents, and is too dear for each request.
+            # The window only moves with the round, and a search visits all agents: too slow for every request.
             return
         over = self._first_over(tenant, registered=False) or self._first_over(tenant, registered=True)
         if over is not None:
@@ -219,7 +220,7 @@ class AgentRegistry:
         self._exhausted.add(tenant)
 
     def _first_over(self, tenant: str | None, *, registered: bool) -> AgentProfile | None:
-        """Of those of whom nothing but their counts is left; None as ``tenant`` looks at everybody's."""
+        """Return the least recently seen ended agent of a tenant (None: of any); None if there is none."""
         return next(
             (
                 profile
@@ -250,7 +251,7 @@ class AgentRegistry:
         )
 
     def _session(self, session: str) -> Session:
-        """A session by its name, now the most recently used."""
+        """Return a session by name, and mark it as the most recently used."""
         known = self._sessions.setdefault(session, Session(session))
         self._sessions.move_to_end(session)
         if len(self._sessions) > self._max_sessions:
@@ -258,7 +259,7 @@ class AgentRegistry:
         return known
 
     def end_session(self, session: str) -> int | None:
-        """Forget a session; the number of its requests, or None if it is not known."""
+        """Forget a session; return the number of its requests, or None if it is unknown."""
         known = self._sessions.pop(session, None)
         if known is None:
             return None
@@ -266,10 +267,10 @@ class AgentRegistry:
         return known.requests
 
     def summary(self, view: View = EVERYTHING) -> dict[str, Any]:
-        """Agents, busiest first, with their scores as of the last round; sessions; and what agents share.
+        """Return agents, busiest first, with their scores of the last round; sessions; and what agents share.
 
-        ``edges_dropped`` counts reuses since start that ``sharing`` had no room for.  Names are qualified ones, and
-        all agents are there; sessions are those of the view.
+        ``edges_dropped`` counts reuses since start that did not fit into ``sharing``.  Names are qualified and all
+        agents are included; only the session counts are restricted to the view.
         """
         agents = sorted(self._agents.values(), key=lambda profile: (-profile.requests, profile.name))
         scores = self.window.scores

@@ -1,7 +1,7 @@
-"""Tenants in names: what is counted and kept by name is apart by tenant, for a name holds its tenant.
+"""Names qualified by tenant, which keep the agents and sessions of different tenants apart.
 
-A tenant sees its own agents and sessions, under the names that it gave them; an operator sees all, each with its
-tenant.
+A tenant sees its own agents and sessions, under the names that it gave them.  An operator sees all of them, each with
+its tenant.
 """
 
 from __future__ import annotations
@@ -10,37 +10,37 @@ from dataclasses import dataclass
 from typing import Any
 
 SEPARATOR = "|"
-"""No name of a request may hold it."""
+"""Separates tenant and name; names in requests must not contain it."""
 
 
 def qualified(tenant: str | None, name: str) -> str:
-    """An agent's or session's name as the scheduler knows it."""
+    """Return the name of an agent or session as the scheduler knows it."""
     return name if tenant is None else f"{tenant}{SEPARATOR}{name}"
 
 
 def split(name: str) -> tuple[str | None, str]:
-    """The tenant of such a name, None for nobody's, and the name within it."""
+    """Return the tenant of a qualified name (None: without tenant) and the name within the tenant."""
     tenant, separator, rest = name.partition(SEPARATOR)
     return (tenant, rest) if separator else (None, name)
 
 
 @dataclass(frozen=True)
 class View:
-    """Whose statistics are asked for: everybody's, or those of one tenant (None: of those without one)."""
+    """Which statistics to show: everything, or those of one tenant (None: of requests without a tenant)."""
 
     everything: bool
     tenant: str | None = None
 
     def shows(self, name: str) -> bool:
-        """Whether what is counted under a qualified name is in the view."""
+        """Whether counts under a qualified name belong to the view."""
         return self.everything or split(name)[0] == self.tenant
 
     def of(self, summary: dict[str, Any], other: str) -> dict[str, Any]:
-        """The part of a scheduler's summary that may be shown, with names and tenants told apart.
+        """Return the part of a scheduler's summary that may be shown, with name and tenant as separate fields.
 
         Args:
-            summary: with qualified names in ``agents`` and ``sharing``.
-            other: the name under which agents past the limit are counted, of whatever tenant.
+            summary: has qualified names in ``agents`` and ``sharing``.
+            other: the name under which agents past the limit are counted, for all tenants.
         """
         agents = [
             _named(agent, "name", "tenant")
@@ -55,7 +55,7 @@ class View:
         shown = {"agents": agents, "sharing": sharing}
         if self.everything:
             return {**summary, **shown}
-        # Whatever is of the whole server tells of other tenants.
+        # Server-wide numbers would tell about other tenants.
         return {"tenant": self.tenant, **shown, "sessions": summary["sessions"]}
 
 

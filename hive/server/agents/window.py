@@ -1,7 +1,7 @@
-"""A sliding window of rounds over what agents do, scored at the end of each round.
+"""A sliding window of rounds over the activity of agents, scored at the end of each round.
 
-A round is a fixed number of requests: a logical clock, so that all tensor-parallel ranks close a round, and change
-their minds, at the same request.
+A round is a fixed number of requests.  This logical clock makes all tensor-parallel ranks close a round, and so change
+the scores, at the same request.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from hive.server.agents.contribution import Activity, Contribution, Sharing, con
 
 HISTORY_ROUNDS = 256
 HISTORY_AGENTS = 32
-"""Agents per round of the history: those of the highest scores."""
+"""Agents per round that the history keeps: those with the highest scores."""
 
 
 @dataclass(frozen=True)
 class WindowSettings:
-    """How agents are profiled."""
+    """Settings of the window."""
 
     round_requests: int = 16
     """Requests in a round."""
     rounds: int = 16
     """Rounds in the window."""
     collaborative_weight: float = 0.6
-    """Share of the collaborative part in the score; the paper wants it above one half."""
+    """Weight of the collaborative part of the score; the paper asks for more than one half."""
     max_edges: int = 4096
-    """Pairs of agents in the window; what further pairs share is not counted."""
+    """Maximum pairs of agents in the window; sharing between further pairs is not counted."""
 
 
 @dataclass(slots=True)
@@ -40,14 +40,14 @@ class _Round:
 
 
 class ActivityWindow:
-    """Counts what agents do and scores them; bounded in agents by its user, and in edges by its settings."""
+    """Counts and scores the activity of agents; the caller bounds the agents, the settings bound the edges."""
 
     def __init__(self, settings: WindowSettings) -> None:
         self.settings = settings
         self.round = 0
         """Rounds closed since start."""
         self.scores: dict[str, Contribution] = {}
-        """As of the last closed round."""
+        """Scores of the last closed round."""
         self.history: deque[tuple[int, dict[str, float]]] = deque(maxlen=HISTORY_ROUNDS)
         """(round, score by agent), oldest first."""
         self.edges_dropped = 0
@@ -59,7 +59,7 @@ class ActivityWindow:
         self._sharing: dict[tuple[str, str], Sharing] = {}
 
     def arrived(self, agent: str, prompt_tokens: int) -> None:
-        """Count a request; the one that fills the round closes it first."""
+        """Count a request; if the current round is full, close it first."""
         if self._in_round >= self.settings.round_requests:
             self._close()
         self._in_round += 1
@@ -70,16 +70,16 @@ class ActivityWindow:
         peaks[agent] = max(peaks.get(agent, 0), running)
 
     def left(self, agent: str, cached_tokens: int, output_tokens: int) -> None:
-        """Count what a request got in the end."""
+        """Count the tokens of a request that has left."""
         self._running[agent] -= 1
         if not self._running[agent]:
             del self._running[agent]
         if cached_tokens or output_tokens:
-            # No round may hold an agent that did nothing in it: where none does, the agent is forgotten.
+            # A round must not hold an agent without activity: it would never be removed from the window.
             self._count(agent, Activity(cached_tokens=cached_tokens, output_tokens=output_tokens))
 
     def reused(self, agent: str, producers: Mapping[str, int]) -> None:
-        """Count KV tokens that ``agent`` found, by the agent that had computed them."""
+        """Count KV tokens that ``agent`` reused, by the agent that had computed them."""
         for producer, tokens in producers.items():
             if producer == agent or tokens <= 0:
                 continue
@@ -87,30 +87,30 @@ class ActivityWindow:
             if edge not in self._sharing and len(self._sharing) >= self.settings.max_edges:
                 self.edges_dropped += 1
                 continue
-            for book in (self._rounds[-1].sharing, self._sharing):
-                counted = book.setdefault(edge, Sharing())
+            for sharing in (self._rounds[-1].sharing, self._sharing):
+                counted = sharing.setdefault(edge, Sharing())
                 counted.tokens += tokens
                 counted.events += 1
 
     def score(self, agent: str) -> float:
-        """The agent's score as of the last closed round; 0 for one that is not known yet."""
+        """Return the agent's score of the last closed round; 0 if it has none yet."""
         known = self.scores.get(agent)
         return known.score if known is not None else 0.0
 
     def knows(self, agent: str) -> bool:
-        """Whether a request of the agent runs, or something it did is in the window or in the last scores."""
+        """Whether the agent has a running request, or appears in the window or in the last scores."""
         return agent in self._running or agent in self._activities or agent in self.scores
 
     def running(self, agent: str) -> int:
-        """Requests of the agent that arrived and have not left."""
+        """Return the number of the agent's requests that have arrived and not left."""
         return self._running[agent]
 
     def history_of(self, agent: str) -> list[tuple[int, float]]:
-        """The agent's scores, as (round, score), oldest first."""
+        """Return the agent's scores as (round, score), oldest first."""
         return [(number, scores[agent]) for number, scores in self.history if agent in scores]
 
     def edges(self) -> list[dict[str, Any]]:
-        """The shared-token graph of the window, heaviest edges first, as JSON-safe values."""
+        """Return the shared-token graph of the window, heaviest edges first, as JSON-safe values."""
         ordered = sorted(self._sharing.items(), key=lambda item: (-item[1].weight, item[0]))
         return [
             {"agent": agent, "producer": producer, "tokens": edge.tokens, "events": edge.events}
@@ -118,8 +118,8 @@ class ActivityWindow:
         ]
 
     def _count(self, agent: str, done: Activity) -> None:
-        for book in (self._rounds[-1].activities, self._activities):
-            book.setdefault(agent, Activity()).add(done)
+        for activities in (self._rounds[-1].activities, self._activities):
+            activities.setdefault(agent, Activity()).add(done)
 
     def _close(self) -> None:
         peaks: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Events made of what a scheduler keeps anyway."""
+"""Builds events from the state that a scheduler keeps anyway."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 
 from hive.server.agents.registry import AgentRegistry
 from hive.server.events.event import AgentLine, Agents, LogitsCache, RadixCache, Scores
-from hive.server.eviction.book import NOT_RESIDENT, ResidencyBook
+from hive.server.eviction.accounting import NOT_RESIDENT, ResidencyAccounting
 from hive.server.logits_cache import cache as logits_cache
 
 SHOWN_AGENTS = 64
 SHOWN_ROUNDS = 64
 
 
-def agents_event(agents: AgentRegistry, book: ResidencyBook | None) -> Agents:
-    """The agents with the most requests, with what ``GET /hive/agents`` says of them."""
+def agents_event(agents: AgentRegistry, accounting: ResidencyAccounting | None) -> Agents:
+    """Return the agents with the most requests, with the fields of ``GET /hive/agents``."""
     shown = agents.busiest(SHOWN_AGENTS)
     lines = []
     for profile in shown:
-        residency = book.summary_of(profile.name) if book is not None else NOT_RESIDENT
+        residency = accounting.summary_of(profile.name) if accounting is not None else NOT_RESIDENT
         lines.append(
             AgentLine(
                 name=profile.name,
@@ -39,7 +39,7 @@ def agents_event(agents: AgentRegistry, book: ResidencyBook | None) -> Agents:
 
 
 def scores_event(agents: AgentRegistry) -> Scores:
-    """The scores of the last rounds; they change when a round is closed, and the numbers are many."""
+    """Return the scores of the last rounds; a separate event, as they are large and change only with a round."""
     window = agents.window
     history: dict[str, list[tuple[int, float]]] = {}
     for number, scores in list(window.history)[-SHOWN_ROUNDS:]:
@@ -49,7 +49,8 @@ def scores_event(agents: AgentRegistry) -> Scores:
 
 
 def logits_cache_event(cache: logits_cache.LogitsCache) -> LogitsCache:
-    """Counters of the Logits Cache; ``hit_ratio`` of ``GET /hive/stats`` is replayed ÷ (replayed + generated)."""
+    """Return the counters of the Logits Cache; ``hit_ratio`` in ``GET /hive/stats`` is replayed / (replayed +
+    generated)."""
     counts = cache.statistics
     by_temperature = counts.by_temperature.values()
     return LogitsCache(
@@ -65,5 +66,5 @@ def logits_cache_event(cache: logits_cache.LogitsCache) -> LogitsCache:
 
 
 def radix_cache_event(summary: Mapping[str, Any]) -> RadixCache:
-    """What the radix cache says of itself in ``GET /hive/stats``."""
+    """Return the radix cache's part of ``GET /hive/stats``."""
     return RadixCache(**{name: summary[name] for name in RadixCache.__struct_fields__})

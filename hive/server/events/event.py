@@ -1,8 +1,8 @@
 """Live events: snapshots of a scheduler, as ``GET /hive/events`` streams them.
 
-Every event is a whole snapshot of its part of the scheduler, not a difference to an earlier one.  A client that missed
-some is up to date with the next one, and nothing has to be buffered for it.  Counters count since the server's start; a
-rate is the difference of two snapshots.
+Every event is a complete snapshot of its part of the scheduler, not a difference from an earlier one.  A client that
+missed some events is up to date with the next one, and nothing has to be buffered for it.  Counters count since the
+server's start; a rate is the difference of two snapshots.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from hive.server.agents.contribution import Contribution
 
 
 class AgentLine(msgspec.Struct):
-    """One agent; fields have the names and the meaning that they have in ``GET /hive/agents``."""
+    """One agent; the fields are those of ``GET /hive/agents``."""
 
     name: str
     description: str = ""
     registered: bool = False
     running: int = 0
-    """Requests that arrived and have not left."""
+    """Requests that have arrived and not left."""
     requests: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -32,27 +32,27 @@ class AgentLine(msgspec.Struct):
 
 
 class SessionLine(msgspec.Struct):
-    """One run of a program, as far as its requests tell."""
+    """One run of a program, as seen from its requests."""
 
     name: str
     agents: list[str] = []
-    """Those that asked first come first."""
+    """In the order of their first requests."""
     states: int = 0
-    """States that asked for something: the size of a search so far."""
+    """Number of states that sent requests: the size of a search so far."""
     state: str | None = None
-    """Whose request came last."""
+    """The state of the last request."""
     running: int = 0
     requests: int = 0
     tokens_generated: int = 0
     tokens_replayed: int = 0
     began: float = 0.0
-    """When its first request arrived, in seconds since 1970."""
+    """Time of the first request's arrival, in seconds since 1970."""
     moved: float = 0.0
-    """When a request of it arrived or left last."""
+    """Time of the last arrival or departure of a request."""
 
 
 class Event(msgspec.Struct, tag_field="event", tag=str.lower):
-    """Base of all events; on the wire the field ``event`` says which one it is."""
+    """Base of all events; on the wire the field ``event`` says which kind it is."""
 
 
 class Agents(Event):
@@ -60,7 +60,7 @@ class Agents(Event):
 
     agents: list[AgentLine]
     omitted: int = 0
-    """Agents that are not shown."""
+    """Number of agents that are not listed."""
 
 
 class Scores(Event):
@@ -72,15 +72,15 @@ class Scores(Event):
 
 
 class LogitsCache(Event):
-    """Counters of the Logits Cache; absent where there is none."""
+    """Counters of the Logits Cache; absent if it is off."""
 
     lookups: int = 0
     hits: int = 0
     """Lookups that replayed at least one token."""
     tokens_replayed: int = 0
-    """Of requests that took part and have left."""
+    """Of requests that used the cache and have left."""
     tokens_generated: int = 0
-    """Of the same requests: computed by the model."""
+    """Tokens of the same requests that the model computed."""
     nodes: int = 0
     bytes: int = 0
     capacity_bytes: int = 0
@@ -88,7 +88,7 @@ class LogitsCache(Event):
 
 
 class RadixCache(Event):
-    """KV on the device; absent where SGLang's own kind of cache serves."""
+    """KV on the device; absent if Hive's radix cache is not in use."""
 
     policy: str
     capacity_tokens: int = 0
@@ -98,24 +98,25 @@ class RadixCache(Event):
 
 
 class Requests(Event):
-    """Requests by where they are."""
+    """Requests by stage."""
 
     running: int = 0
-    """In the batch that decodes."""
+    """In the decode batch."""
     queued: int = 0
     replaying: int = 0
     waiting: int = 0
-    """Of those in replay: for a row that the model computes for another one, or for an earlier distinct sample."""
+    """Requests in replay that wait for a row that the model computes for another request, or for an earlier distinct
+    sample."""
 
 
 class Sessions(Event):
-    """The sessions that did something last, newest first."""
+    """The most recently active sessions, newest first."""
 
     sessions: list[SessionLine]
     omitted: int = 0
-    """Sessions under way that are not shown."""
+    """Number of open sessions that are not listed."""
     ended: int = 0
-    """Sessions that said goodbye since start."""
+    """Number of sessions that programs have ended since start."""
 
 
 AnyEvent = Agents | Scores | LogitsCache | RadixCache | Requests | Sessions

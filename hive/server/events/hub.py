@@ -1,7 +1,7 @@
-"""Snapshots on their way to browsers: one poll of the schedulers for all clients, and a stream for each.
+"""Forwards snapshots to browsers: one poll of the schedulers for all clients, and a stream for each client.
 
-Only the last snapshot is kept, and each client is sent what changed since its last frame: a slow client skips
-snapshots, and nothing is buffered for it.  Without clients nothing is polled.
+Only the last snapshot is kept, and each client gets what has changed since its last frame.  A slow client skips
+snapshots, so nothing is buffered for it.  Without clients nothing is polled.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ logger = logging.getLogger(__name__)
 
 MAX_CLIENTS = 32
 INTERVAL_S = 0.5
-"""Between two polls."""
+"""Seconds between two polls."""
 
 KEEP_ALIVE_S = 10.0
-"""Silence after which a client is sent a comment."""
+"""Seconds of silence after which a client gets a comment as a sign of life."""
 
 _STOPPING_CHECK_S = 1.0
-"""Between two checks whether the server is stopping."""
+"""Seconds between two checks whether the server is stopping."""
 
 _RETRY = b"retry: 2000\n\n"
 _KEEP_ALIVE = b": alive\n\n"
@@ -36,13 +36,14 @@ Poll = Callable[[], Awaitable[Sequence[Sequence[AnyEvent]]]]
 
 
 class TooManyClients(Exception):
-    """The limit of concurrent streams is reached."""
+    """The maximum number of clients is reached."""
 
 
 class EventHub:
     """Polls the schedulers while it has clients.  Belongs to one event loop.
 
-    ``stopping`` tells whether the server is about to end: streams then end, because a graceful shutdown waits for them.
+    ``stopping`` returns whether the server is about to stop.  Streams then end, because a graceful shutdown waits for
+    them.
     """
 
     def __init__(
@@ -59,26 +60,26 @@ class EventHub:
         self._stopping = stopping
         self._reader: asyncio.Task[None] | None = None
         self._frames: dict[str, tuple[int, bytes]] = {}
-        """By kind of event: its version, and its frame of the stream."""
+        """By kind of event: its version, and its server-sent frame."""
         self._version = 0
         self._changed = asyncio.Event()
         self.clients = 0
 
     def join(self) -> AsyncIterator[bytes]:
-        """A stream for one more client, to be iterated and closed.
+        """Return a stream for one more client, to be iterated and closed.
 
         Raises:
-            TooManyClients: when the limit is reached.
+            TooManyClients: if the maximum number of clients is reached.
         """
         if self.clients >= self._max_clients:
-            raise TooManyClients(f"{self._max_clients} clients listen already")
+            raise TooManyClients(f"the maximum of {self._max_clients} clients is reached")
         self.clients += 1
         if self._reader is None:
             self._reader = asyncio.create_task(self._read())
         return self._stream()
 
     async def leave(self) -> None:
-        """A client of :meth:`join` is gone; the last one ends the polling."""
+        """Remove a client of :meth:`join`; the last one ends the polling."""
         self.clients -= 1
         if self.clients == 0 and self._reader is not None:
             reader, self._reader = self._reader, None
@@ -88,7 +89,7 @@ class EventHub:
             self._frames.clear()
 
     async def _stream(self) -> AsyncIterator[bytes]:
-        """Frames of server-sent events, several at a time."""
+        """Yield frames of server-sent events, several at a time."""
         loop = asyncio.get_running_loop()
         seen: dict[str, int] = {}
         last_sent = loop.time()
@@ -103,7 +104,7 @@ class EventHub:
             if news or loop.time() - last_sent >= KEEP_ALIVE_S:
                 seen |= {kind: version for kind, version, _ in news}
                 yield b"".join(frame for _, _, frame in news) or _KEEP_ALIVE
-                # While the client reads, newer snapshots may replace what it has not seen; it gets the newest.
+                # Snapshots may change while the client reads: the next iteration sends the newest one.
                 last_sent = loop.time()
                 continue
             with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""One snapshot of several data-parallel ranks."""
+"""Merges the snapshots of several data-parallel ranks into one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hive.server.events.event import AgentLine, Agents, AnyEvent, Scores, Sessio
 
 
 def merged(ranks: Iterable[Sequence[AnyEvent]]) -> list[AnyEvent]:
-    """The events of all ranks, added up by kind.
+    """Merge the events of all ranks by kind.
 
-    Counts are summed, and agents and sessions joined by name.  Scores compare the agents of one rank: of what several
-    ranks know, the first one's is shown.
+    Counts are summed, and agents and sessions are joined by name.  Scores are relative to the agents of one rank, so
+    an agent known to several ranks keeps the score of the first one.
     """
     kinds: dict[type, list[Any]] = {}
     for events in ranks:
@@ -65,7 +65,7 @@ def _add_sessions(left: SessionLine, right: SessionLine) -> SessionLine:
 
 
 def _add(first: Any, *others: Any) -> Any:
-    """The sum of all integers; all else is the first one's."""
+    """Return ``first`` with the sums of all integer fields."""
     sums = {
         name: value + sum(getattr(other, name) for other in others)
         for name, value in msgspec.structs.asdict(first).items()

@@ -1,4 +1,4 @@
-"""The sessions that are under way, as their requests tell."""
+"""The open sessions, as seen from their requests."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from hive.server.events.event import SessionLine, Sessions
 
 MAX_SESSIONS = 256
-"""Those that did something least recently are forgotten first: not every program says goodbye."""
+"""The least recently active ones are forgotten first: not every program ends its session."""
 
 SHOWN_SESSIONS = 32
 MAX_AGENTS = 16
-"""Per session."""
+"""Agents listed per session."""
 
 MAX_STATES = 4096
-"""Per session; further ones are not counted."""
+"""States counted per session; further ones are ignored."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class _Session:
     moved: float
     agents: dict[str, None] = field(default_factory=dict)
     states: set[int] = field(default_factory=set)
-    """Hashes of their names, which a client may make long."""
+    """Hashes of state names, because a client may choose long names."""
     state: str | None = None
     running: int = 0
     requests: int = 0
@@ -34,17 +34,17 @@ class _Session:
     tokens_replayed: int = 0
 
 
-class SessionBoard:
-    """Follows sessions from their first request to their end; bounded, for names come from untrusted requests."""
+class SessionTracker:
+    """Tracks sessions from their first request to their end; bounded, since names come from untrusted requests."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
-        """Least recently moved first."""
+        """Least recently active first."""
         self.ended = 0
 
     def arrived(self, name: str | None, agent: str, state: str | None) -> None:
-        """Count a request that was accepted."""
+        """Count an accepted request."""
         if name is None:
             return
         now = self._clock()
@@ -63,24 +63,24 @@ class SessionBoard:
             self._sessions.popitem(last=False)
 
     def left(self, name: str | None, *, generated: int, replayed: int) -> None:
-        """Count a request that ended; that of a session which is over is nobody's."""
+        """Count a request that has left, unless its session has ended."""
         if name is None or name not in self._sessions:
             return
         session = self._sessions[name]
         session.moved = self._clock()
-        # One that was forgotten and came back has requests under way that it does not know of.
+        # A session that was forgotten and came back has running requests that were not counted here.
         session.running = max(0, session.running - 1)
         session.tokens_generated += generated
         session.tokens_replayed += replayed
         self._sessions.move_to_end(name)
 
     def end(self, name: str) -> None:
-        """A session said goodbye."""
+        """Remove a session that its program has ended."""
         if self._sessions.pop(name, None) is not None:
             self.ended += 1
 
     def event(self) -> Sessions:
-        """The picture of now."""
+        """Return the current snapshot."""
         newest = list(reversed(self._sessions))[:SHOWN_SESSIONS]
         lines = []
         for name in newest:

@@ -1,4 +1,4 @@
-"""The answer to ``GET /hive/events``."""
+"""The response to ``GET /hive/events``."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from starlette.types import Receive, Scope, Send
 from hive.server.events.hub import EventHub
 
 SEND_S = 20.0
-"""Seconds that a client may take for what is sent at a time, before it is dropped."""
+"""Seconds in which a client must read a chunk, or it is dropped."""
 
 
 class EventStream(Response):
-    """A client's stream of a hub; it ends when the client goes, is too slow, or the server stops.
+    """Streams a hub's events to one client until the client leaves, is too slow, or the server stops.
 
     Raises:
-        TooManyClients: when it is made, while there is still time for another answer.
+        TooManyClients: on construction, while another response can still be sent.
     """
 
     media_type = "text/event-stream"
 
     def __init__(self, hub: EventHub, send_s: float = SEND_S) -> None:
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
-        # An answer without an end has no length.
+        # An endless response has no length.
         del self.headers["content-length"]
         self._hub = hub
         self._frames = hub.join()
@@ -50,7 +50,7 @@ class EventStream(Response):
         await send(start)
         with contextlib.suppress(TimeoutError, OSError):
             async for chunk in self._frames:
-                # A server's send waits for as long as the client does not read.
+                # A server's send blocks while the client does not read.
                 await asyncio.wait_for(
                     send({"type": "http.response.body", "body": chunk, "more_body": True}), self._send_s
                 )

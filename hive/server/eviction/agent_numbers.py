@@ -1,18 +1,18 @@
-"""Small numbers for agents: rows of a policy's tables."""
+"""Small integers for agents, which index the tables of a policy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 MOST = 4096
-"""Agents that have numbers of their own."""
+"""Agents that can have a number of their own."""
 
 
 class AgentNumbers:
-    """Gives each agent a number, from 0, and the numbers of forgotten agents to others.
+    """Assigns numbers from 0 to agents, and reuses the numbers of forgotten ones.
 
-    The registry bounds the agents there are, and says which are over.  Behind it, KV on the host can bring back any
-    number of old names: what goes beyond ``most`` shares one further number.
+    The registry bounds the number of agents and says which have ended.  KV that is loaded back from the host can still
+    bring up any number of old names: agents beyond ``most`` share one further number.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -22,15 +22,15 @@ class AgentNumbers:
         self._begun = 0
 
     def __len__(self) -> int:
-        """One more than the highest number that was given."""
+        """One more than the highest number assigned so far."""
         return self._begun
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
-        """Agents that have a number of their own."""
+        """Iterate over (agent, number) for agents with a number of their own."""
         return iter(self._numbers.items())
 
     def of(self, agent: str) -> int:
-        """The number of an agent, which gets one if it has none."""
+        """Return the number of an agent; assign one if it has none."""
         number = self._numbers.get(agent)
         if number is None:
             if self._free:
@@ -45,11 +45,11 @@ class AgentNumbers:
         return number
 
     def find(self, agent: str) -> int | None:
-        """The number of an agent; None if it has none of its own."""
+        """Return the number of an agent; None if it has none of its own."""
         return self._numbers.get(agent)
 
     def forget(self, agent: str) -> int | None:
-        """Take the number from an agent that is over; it was this, if it had one."""
+        """Free the number of an agent that has ended, and return it; None if it had none."""
         number = self._numbers.pop(agent, None)
         if number is not None:
             self._free.append(number)

@@ -1,4 +1,4 @@
-"""What an eviction policy is."""
+"""The interface of an eviction policy."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ Score = Callable[[str], float]
 """An agent's contribution score, in [0, 1]."""
 
 Weigh = Callable[[NDArray[np.int32], NDArray[np.int64]], NDArray[np.float64]]
-"""Worth of nodes, [n], lowest first to go; nodes of equal worth go in the order of their last use.
+"""Computes the worth of nodes, [n].  The lowest are evicted first; ties are broken by least recent use.
 
-Of their classes, [n], from :meth:`EvictionPolicy.class_of`, and the clocks of their last use, [n].
+Arguments: the classes of the nodes, [n], from :meth:`EvictionPolicy.class_of`, and the clocks of their last use, [n].
 """
 
 
 class EvictionPolicy(ABC):
-    """Says what each node is worth.  It is told of every reuse and every eviction, and may learn from them."""
+    """Ranks nodes for eviction.  It is told of every reuse and every eviction, and may learn from them."""
 
     name: str
-    """As the flag of the server says it."""
+    """The policy's name in the server's flag."""
     trims: bool
-    """Whether only as much of a victim's tail goes as is needed, and evictions are batched; else whole leaves go."""
+    """Whether a victim loses only as much of its tail as is needed, and evictions are batched; else whole leaves go."""
 
     def reused(self, node: NodeRecord, tokens: int, clock: int) -> None:  # noqa: B027 (learning is optional)
-        """``tokens`` of a node are about to be used again; its record still is that of the last use."""
+        """Note that ``tokens`` of a node are about to be reused; its record still describes the previous use."""
 
     def evicted(self, node: NodeRecord, tokens: int, clock: int) -> None:  # noqa: B027 (learning is optional)
-        """``tokens`` of a node are gone."""
+        """Note that ``tokens`` of a node were evicted."""
 
-    def forget(self, agent: str) -> None:  # noqa: B027 (so is remembering)
-        """An agent is over, and nothing on the device names it any more."""
+    def forget(self, agent: str) -> None:  # noqa: B027 (a policy without per-agent state has nothing to forget)
+        """Drop the state of an agent that has ended; no KV on the device names it any more."""
 
     @abstractmethod
     def class_of(self, node: NodeRecord) -> int:
-        """The class a node is in: all that its worth depends on, beside its age."""
+        """Return the class of a node: everything that its worth depends on, except its age."""
 
     @abstractmethod
     def weighing(self, clock: int, shares: Mapping[str, float]) -> Weigh:
-        """What nodes are worth during one eviction.
+        """Return the function that ranks nodes during one eviction.
 
-        What depends on all agents is looked up here: parents that become leaves on the way are weighed one by one,
-        and there may be a thousand agents.
+        Look up here whatever depends on all agents: parents that become leaves during the eviction are ranked one by
+        one, and there may be a thousand agents.
 
         Args:
-            clock: now.
-            shares: of what is resident, the part that each agent used last, in [0, 1].
+            clock: the current clock, in admissions.
+            shares: by agent, the part of the resident KV that it used last, in [0, 1].
         """

@@ -1,4 +1,4 @@
-"""The paper's policy, as written (section 7.2): the KV of the agent that contributes least goes first."""
+"""The paper's policy, as written (section 7.2): evict the KV of the agent with the lowest contribution first."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from hive.server.eviction.node import NodeRecord
 
 
 class ContributionPolicy(EvictionPolicy):
-    """(score of the agent that owns the node, last use).
-
-    The owner is the agent that computed the KV; within one score the least recently used goes first.
-    """
+    """Ranks nodes by (contribution score of the agent that computed the KV, last use), lowest first."""
 
     name = "paper"
     trims = False
@@ -37,7 +34,7 @@ class ContributionPolicy(EvictionPolicy):
         def weigh(classes: NDArray[np.int32], used: NDArray[np.int64]) -> NDArray[np.float64]:
             nonlocal scores
             if len(scores) < len(self._numbers):
-                # A parent on the way may be of an agent that had no leaf before.
+                # A parent that became a leaf during this eviction may belong to an agent that had no leaf before.
                 scores = self._scores()
             return scores[classes]
 

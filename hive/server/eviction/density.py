@@ -1,17 +1,18 @@
-"""Hit density: the worth of a node is how many hits its tokens still bring, for the room they take until then.
+"""Hit density: the worth of a node is its expected hits per token and per unit of time that it stays resident.
 
-After LHD (Beckmann et al., NSDI 2018), with classes that only a server which knows its agents can have: the agent
-that used the node last, how often it was used (0, 1, 2, more), and whether several sessions share it.  Per class two
-histograms over age are kept, of tokens that were used again and of tokens that were evicted.  At age a:
+After LHD (Beckmann et al., NSDI 2018), with classes that need a server which knows its agents: the agent that used
+the node last, how often it was used (0, 1, 2, more), and whether several sessions share it.  Each class has two
+histograms over age: of tokens that were reused, and of tokens that were evicted.  At age a:
 
     density(a) = sum of hits at ages >= a  /  sum over hits and evictions at ages x >= a of (x - a + 1)
 
-A class without evidence leans on the classes like it of all agents, scaled by its agent's contribution score, and
-those lean on 1 / (1 + a), under which a node is worth less the longer it lies: LRU.
+A class with little evidence is shrunk towards the same class over all agents, scaled by its agent's contribution
+score.  Those in turn are shrunk towards 1 / (1 + a), under which worth falls with age: LRU.
 
-Requests that name no agent are a mixture, in which this finds patterns that are not there; measured on random chats
-it did up to 10% worse than LRU.  So their density may not rise with age (an agent has a period, a mixture has none),
-and all turns of a dialogue are one class, whatever their depth: where nothing else is known, this is LRU.
+Anonymous requests are a mixture of programs, in which the estimator finds patterns that are not there: on random
+chats it was measured up to 10% worse than LRU.  So their density may not rise with age (an agent has a period, a
+mixture has none), and all turns of a dialogue are one class, whatever their depth.  Without other evidence, this is
+LRU.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ AGE_BINS = 48
 BINS_PER_DOUBLING = 3
 HIT_BUCKETS = 4
 _BUCKET_OF_ENDS = (0, 0, 1, 2, 2, 3)
-"""Of requests without an agent: a dialogue goes on once behind each of its turns."""
+"""Hit bucket by number of branches, for anonymous requests: a dialogue branches once behind each of its turns."""
 _KINDS = HIT_BUCKETS * 2
 _AGENTS_PER_REFRESH = 64
-"""What one estimate is made for in about a millisecond."""
+"""Agents that one estimate covers in about a millisecond."""
 
 _BIN_AGES: NDArray[np.float64] = 2.0 ** ((np.arange(AGE_BINS) + 0.5) / BINS_PER_DOUBLING) - 1.0
 _LRU: NDArray[np.float64] = 1.0 / (1.0 + _BIN_AGES)
 
 DEAD = -2.0
-"""Worth of what nobody can use again: below every density."""
+"""Worth of KV that cannot be used again: below every density."""
 OVER_SHARE = -1.5
-"""Added to the worth of what an agent holds beyond its share: densities are in [0, 1]."""
+"""Added to the worth of KV of an agent above its share; densities are in [0, 1]."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +51,18 @@ class DensitySettings:
     """Constants of the estimate."""
 
     evidence: float = 2000.0
-    """Tokens of evidence that weigh as much as what a class leans on."""
+    """Tokens of evidence that weigh as much as the prior."""
     half_life: int = 1024
-    """Admissions after which evidence counts half."""
+    """Admissions after which the weight of evidence is halved."""
     refresh: int = 16
-    """Admissions between two estimates: fewer while there is little evidence, when each bit of it counts, and more
-    with many agents, whose estimates take long."""
+    """Admissions between two estimates: fewer while there is little evidence, more with many agents, whose estimates
+    take longer."""
     max_share: float = 0.8
-    """Of the resident KV: what an agent used last goes first while it is more than this."""
+    """Share of the resident KV above which the KV that an agent used last is evicted first."""
 
 
 class DensityPolicy(EvictionPolicy):
-    """See the module."""
+    """Evicts the KV with the lowest hit density (see the module's docstring)."""
 
     name = "density"
     trims = True
@@ -75,12 +76,12 @@ class DensityPolicy(EvictionPolicy):
         self._evictions = np.zeros(shape)
         self._density = np.zeros(shape)
         self._refreshed: int | None = None
-        """Clock of the estimate; None while there is none for every agent."""
+        """Clock of the last estimate; None if the next use must compute a new one."""
         self._weighed = 0
-        """Clock as of which evidence is counted: what is younger weighs more."""
+        """Clock at which evidence has weight 1; later evidence weighs more."""
 
     def class_of(self, node: NodeRecord) -> int:
-        """(agent, hits, shared) as one number; -1 for what is dead."""
+        """(agent, hits, shared) as one number; -1 for a dead node."""
         if node.dead:
             return -1
         return self._agent(node.agent) * _KINDS + _kind(node)
@@ -91,7 +92,7 @@ class DensityPolicy(EvictionPolicy):
 
     def evicted(self, node: NodeRecord, tokens: int, clock: int) -> None:
         if not node.dead:
-            # That the dead bring no more hits was known, and says nothing of their class.
+            # The eviction of a dead node was certain not to cost a hit: it is no evidence about its class.
             place, weight = self._place(node, clock), self._weight(clock)
             self._evictions[place] += tokens * weight
 
@@ -99,7 +100,7 @@ class DensityPolicy(EvictionPolicy):
         hogs = [agent for agent, share in shares.items() if share > self.settings.max_share]
 
         def weigh(classes: NDArray[np.int32], used: NDArray[np.int64]) -> NDArray[np.float64]:
-            # Each time: a parent on the way may be of an agent that had no class before.
+            # Refresh here: a parent that became a leaf during this eviction may belong to a new agent.
             self._refresh(clock)
             bins = age_bins(clock - used)
             worth: NDArray[np.float64] = self._density.reshape(-1, AGE_BINS)[classes, bins]
@@ -114,7 +115,7 @@ class DensityPolicy(EvictionPolicy):
     def forget(self, agent: str) -> None:
         number = self._agents.forget(agent)
         if number is not None:
-            # Whoever has the number next begins without evidence, and meanwhile counts as everyone does.
+            # The next agent with this number starts without evidence, and until the next estimate with the prior.
             self._hits[number] = self._evictions[number] = 0.0
             self._refreshed = None
 
@@ -124,7 +125,7 @@ class DensityPolicy(EvictionPolicy):
             more = ((0, len(self._hits)), (0, 0), (0, 0))
             self._hits, self._evictions = np.pad(self._hits, more), np.pad(self._evictions, more)
             self._density = np.pad(self._density, more)
-            # New rows must not read as worthless until the next estimate.
+            # Until the next estimate, the zeros of the new rows would rank their KV as worthless.
             self._refreshed = None
         return number
 
@@ -132,13 +133,13 @@ class DensityPolicy(EvictionPolicy):
         return self._agent(node.agent), _kind(node), age_bin(clock - node.used)
 
     def _weight(self, clock: int) -> float:
-        """Of evidence of now, beside what is counted already."""
+        """Weight of evidence that arrives now, relative to what is counted already."""
         if clock - self._weighed > self.settings.half_life:
             self._weigh(clock)
         return float(2.0 ** ((clock - self._weighed) / self.settings.half_life))
 
     def _weigh(self, clock: int) -> None:
-        """Count all evidence as of now."""
+        """Rescale all evidence so that evidence of now has weight 1."""
         decay = 0.5 ** ((clock - self._weighed) / self.settings.half_life)
         self._weighed = clock
         self._hits *= decay
@@ -158,7 +159,7 @@ class DensityPolicy(EvictionPolicy):
         for name, number in self._agents:
             prior[number] *= 0.5 + self._score(name)
         np.minimum(_densities(hits, evictions, prior, evidence), 1.0, out=self._density[:known])
-        # Agents to come, until the next estimate.
+        # For agents that appear before the next estimate.
         self._density[known:] = np.minimum(everyone, 1.0)
         other = self._agents.find(OTHER)
         if other is not None:
@@ -175,14 +176,14 @@ def _kind(node: NodeRecord) -> int:
 
 
 def age_bin(age: int) -> int:
-    """The bin of one age."""
-    # (1 + age)^3 has the bits of 3 log2(1 + age): exact, and faster than a logarithm.
+    """Return the bin of one age."""
+    # The bit length of (1 + age)^3 is 1 + floor(3 log2(1 + age)): exact, and faster than a logarithm.
     bits: int = ((1 + age) ** BINS_PER_DOUBLING).bit_length()
     return min(AGE_BINS - 1, bits - 1)
 
 
 def age_bins(ages: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Bins of ages, [n]."""
+    """Return the bins of ages, [n]."""
     bins = np.floor(BINS_PER_DOUBLING * np.log2(1.0 + ages) + 1e-9).astype(np.int64)
     capped: NDArray[np.int64] = np.minimum(bins, AGE_BINS - 1)
     return capped
@@ -191,7 +192,7 @@ def age_bins(ages: NDArray[np.int64]) -> NDArray[np.int64]:
 def _densities(
     hits: NDArray[np.float64], evictions: NDArray[np.float64], prior: NDArray[np.float64], evidence: float
 ) -> NDArray[np.float64]:
-    """Hit density by age bin (the last axis), shrunk towards ``prior``."""
+    """Return the hit density by age bin (the last axis), shrunk towards ``prior``."""
     events = hits + evictions
     later_hits = _from_here_on(hits)
     room = _from_here_on(events * _BIN_AGES) - _from_here_on(events) * (_BIN_AGES - 1.0)

@@ -1,8 +1,8 @@
-"""The evictable leaves of a radix tree, indexed so that the least worthy are found without looking at each in turn.
+"""An index of the evictable leaves of a radix tree that finds those of least worth without visiting every leaf.
 
-SGLang keeps its evictable leaves in a ``set`` and, at each eviction, builds a heap over all of them.  This is a set
-as well, and takes that one's place; beside it the class and the last use of every leaf lie in arrays, and the worth
-of ten thousand leaves is one look-up.
+SGLang keeps its evictable leaves in a ``set`` and builds a heap over all of them at each eviction.  This index takes
+the place of that set.  It also keeps the class and the last use of every leaf in arrays, so that the worth of ten
+thousand leaves is one table look-up.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from hive.server.eviction.base import EvictionPolicy, Weigh
 from hive.server.eviction.node import NodeRecord, Session
 
 _FIRST_CHOICE = 64
-"""Leaves that are put in order first; most evictions need no more."""
+"""Leaves that are sorted first; most evictions need no more."""
 
 
 _NO_SESSION = -1
 
 
 class Leaf(Protocol):
-    """What the index needs of a node of the tree."""
+    """A node of the tree, as far as the index needs it."""
 
     id: int
     hive: NodeRecord
@@ -35,10 +35,10 @@ L = TypeVar("L", bound=Leaf)
 
 
 class LeafIndex(MutableSet[L]):
-    """A set of leaves that knows which of them are worth least.
+    """A set of leaves that yields those of least worth first.
 
-    A record must not change while its leaf is in the index; the engine locks the nodes that a request has matched, and
-    locked nodes are no evictable leaves.
+    A record must not change while its leaf is in the index.  The engine guarantees that: it locks the nodes that a
+    request has matched, and locked nodes are not evictable.
     """
 
     def __init__(self, policy: EvictionPolicy) -> None:
@@ -51,7 +51,7 @@ class LeafIndex(MutableSet[L]):
         self._sessions = np.zeros(0, np.int64)
         self._free: list[int] = []
         self._arrivals: list[L] | None = None
-        """Leaves that were added while victims are being chosen."""
+        """Leaves that were added during a running eviction; None outside of one."""
 
     def __contains__(self, leaf: object) -> bool:
         return getattr(leaf, "id", None) in self._slots
@@ -86,21 +86,21 @@ class LeafIndex(MutableSet[L]):
             self.discard(leaf)
 
     def session_ended(self, session: Session) -> None:
-        """A session is over: what it alone used changes its class."""
+        """Update the class of the leaves that only this session used; it has ended."""
         for slot in np.flatnonzero(self._taken & (self._sessions == session.number)):
             leaf = self._leaves[slot]
             assert leaf is not None
             self._classes[slot] = self._policy.class_of(leaf.hive)
 
     def outdated(self) -> list[L]:
-        """Leaves whose record has changed while they were in the index: none, unless somebody broke the rule."""
+        """Return leaves whose record changed while they were in the index; empty unless the caller broke the rule."""
         rows = zip(self._leaves, self._classes, self._used, self._sessions, strict=True)
         return [leaf for leaf, *row in rows if leaf is not None and tuple(row) != self._row(leaf.hive)]
 
     def victims(self, clock: int, shares: Mapping[str, float]) -> Generator[L]:
-        """Leaves in the order in which they should go; the caller removes each one before it asks for the next.
+        """Yield leaves in the order of eviction; the caller removes each one before it asks for the next.
 
-        A parent that becomes a leaf on the way takes its place in the order.
+        A parent that becomes a leaf meanwhile is inserted into the order.
         """
         weigh = self._policy.weighing(clock, shares)
         slots = np.flatnonzero(self._taken)
@@ -146,7 +146,7 @@ class LeafIndex(MutableSet[L]):
 
 
 def _ordered_parts(worth: NDArray[np.float64], used: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Positions by (worth, last use), ties by position: the least worthy first, and the rest only when asked for."""
+    """Yield positions by (worth, last use), ties by position; sort the bulk of them only if the caller gets there."""
     if len(worth) <= _FIRST_CHOICE:
         yield np.lexsort((used, worth))
         return

@@ -1,4 +1,4 @@
-"""What is known of one node of the radix tree."""
+"""What the server records about each node of the radix tree."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One run of a program, as far as its KV is concerned."""
+    """One run of a program, as the eviction sees it."""
 
     number: int
     ended: bool = False
@@ -24,12 +24,12 @@ class NodeRecord:
     used: int
     """Clock of the last use, in admissions."""
     session: Session | None
-    """The one session that used it; None when there were several, or none was named."""
+    """The only session that used it; None if several did, or if none was named."""
     hits: int = 0
     """Requests that used it after the one that stored it."""
     ends: int = 0
-    """Those of them that went on differently, or anew, behind it: one for each turn of a dialogue, many for a prompt
-    that much traffic begins with."""
+    """How many of those requests ended their match here, and so continued behind it differently: one for each turn of
+    a dialogue, many for a prompt that much traffic starts with."""
     shared: bool = False
     """Whether several sessions used it."""
     on_device: bool = True
@@ -37,9 +37,9 @@ class NodeRecord:
 
     @property
     def dead(self) -> bool:
-        """Whether nobody is left to use it: its only session has ended."""
+        """Whether no request can use it any more, because its only session has ended."""
         return self.session is not None and self.session.ended
 
     def split(self) -> NodeRecord:
-        """The record of a node's other half."""
+        """Return the record for the other half of a split node."""
         return replace(self)

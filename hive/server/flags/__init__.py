@@ -1,1 +1,1 @@
-"""The command line of the launcher: Hive's own flags, and what it refuses of SGLang's."""
+"""The launcher's command line: Hive's own flags, and the settings of SGLang that it refuses."""

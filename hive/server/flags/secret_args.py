@@ -1,4 +1,4 @@
-"""Keys and passwords among a server's arguments, which nobody is shown."""
+"""Hides keys and passwords in a server's arguments."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import re
 from typing import Any
 
 SECRETS = ("api_key", "admin_api_key", "ssl_keyfile_password")
-"""Names of SGLang's arguments."""
+"""Names of SGLang's arguments that hold secrets."""
 
 HIDDEN = "***"
 
 _FLAG = re.compile(
     r"(--(?:" + "|".join(name.replace("_", "-") for name in SECRETS) + r"))"
-    # A word as shells write it, with quotes in it or around it.
+    # A word in shell syntax, with quotes in it or around it.
     r"""(=|\s+)(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\])+"""
 )
-"""A secret in a command line; later releases of SGLang show theirs."""
+"""A secret in a command line; later releases of SGLang report theirs."""
 
 
 def without_secrets(value: Any) -> Any:
-    """The same JSON with secrets hidden, however deep they are; whether one is set can still be told."""
+    """Return a JSON value with secrets hidden at any depth; it still shows whether a secret is set."""
     match value:
         case dict():
             return {

@@ -1,1 +1,1 @@
-"""Stored pieces of KV, found by their tokens and put where a request needs them."""
+"""KV segments: stored encodings of runs of tokens, found by their tokens and placed at any position of a request."""

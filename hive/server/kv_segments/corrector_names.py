@@ -1,4 +1,4 @@
-"""Correctors as requests and flags name them, without what it takes to run one."""
+"""The names and settings of correctors in requests and flags, without the code that runs them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "blend": ("share", "block"),
     "recompute-all": (),
 }
-"""What each corrector takes beside its name."""
+"""The settings of each corrector."""
 
 DEFAULT = "first-k"
-"""Of spans in ordinary requests: the best of what takes one pass, see ``docs/benchmarks.md``."""
+"""For spans in ordinary requests: the best corrector that takes a single pass, see ``docs/benchmarks.md``."""
 DEFAULT_SHARE = 0.15
 
 
 def check_corrector(spec: Any, field: str) -> tuple[str, dict[str, Any]]:
-    """The name and the settings of a corrector: a name, or an object with ``kind`` and settings.
+    """Return the name and the settings of a corrector, given as a name or as an object with ``kind`` and settings.
 
     Raises:
-        RequestError: naming the field at fault (within ``field``) and its rule.
+        RequestError: with the invalid field (within ``field``) and its rule.
     """
     settings: dict[str, Any] = {}
     kind, where = spec, field
@@ -36,13 +36,13 @@ def check_corrector(spec: Any, field: str) -> tuple[str, dict[str, Any]]:
     for key, value in settings.items():
         _check(f"{field}.{shown_key(key)}", key, value, kind)
     if "share" in settings and "tokens" in settings:
-        raise RequestError(f"{field}.tokens", "must not be given beside share")
+        raise RequestError(f"{field}.tokens", "must not be given together with share")
     return kind, settings
 
 
 def _check(field: str, key: Any, value: Any, kind: str) -> None:
     if key not in SETTINGS[kind]:
-        known = ", ".join(SETTINGS[kind]) or "nothing else"
+        known = ", ".join(SETTINGS[kind]) or "no settings"
         raise RequestError(field, f"is unknown: {kind!r} takes {known}")
     if key == "share":
         if type(value) not in (int, float) or not 0.0 <= value <= 1.0:

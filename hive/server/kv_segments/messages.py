@@ -1,8 +1,8 @@
-"""The messages of choreographies, as the HTTP process knows them: ids, tokens, and where they were encoded.
+"""The messages of choreographies in the HTTP process: their ids, tokens, and the positions where they were encoded.
 
-Prompt Choreography (Bai and Eisner, section 2.3) has two calls, prefill and decode; both see the KV of earlier
-messages, their *parents*, each moved to an *offset*, and make a message of their own at *new_offset*.  The KV is the
-scheduler's; whatever it had to evict it computes again from the tokens that are kept here.
+Prompt Choreography (Bai and Eisner, section 2.3) has two calls, prefill and decode.  Both see the KV of earlier
+messages, their *parents*, each moved to an *offset*, and make a message of their own at *new_offset*.  The KV is held
+by the scheduler, which recomputes whatever it had to evict from the tokens that are kept here.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ MAX_PARENTS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message that was made."""
+    """A message whose KV was encoded."""
 
     id: str
     tenant: str | None
     session: str | None
     tokens: array[int]
     offset: int
-    """Position of its first token where it was made."""
+    """Position of its first token when it was encoded."""
 
     @property
     def end(self) -> int:
-        """Position behind its last token where it was made."""
+        """Position behind its last token when it was encoded."""
         return self.offset + len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the tokens of a call are."""
+    """The positions of the tokens of a call."""
 
     parents: tuple[Message, ...]
     offsets: tuple[int, ...]
-    """Of each parent's first token."""
+    """Position of each parent's first token."""
     new_offset: int
-    """Of the first token of the call's own message."""
+    """Position of the first token of the call's own message."""
 
     @property
     def context(self) -> int:
-        """Tokens of all parents."""
+        """Number of tokens of all parents."""
         return sum(len(parent.tokens) for parent in self.parents)
 
     def input_ids(self, own: Sequence[int]) -> list[int]:
-        """What the engine is sent: the parents one after the other, and the call's own tokens."""
+        """Return the engine's input: the tokens of the parents in order, then the call's own tokens."""
         return [token for parent in self.parents for token in parent.tokens] + list(own)
 
     def spans(self) -> tuple[WireSpan, ...]:
-        """The parents among these tokens."""
+        """Return the spans of the parents within the input."""
         found, at = [], 0
         for parent, offset in zip(self.parents, self.offsets, strict=True):
             end = at + len(parent.tokens)
@@ -69,56 +69,56 @@ class Layout:
         return tuple(found)
 
     def request(self, corrector: Any) -> KvRequest:
-        """What the scheduler is asked for, without what it is to keep."""
+        """Return the request to the scheduler, without the spans to keep."""
         return KvRequest(
             spans=self.spans(), shift=self.new_offset - self.context, choreographed=True, corrector=corrector
         )
 
 
-class MessageBook:
-    """All messages of a server."""
+class MessageRegistry:
+    """All messages of a server, by tenant and id."""
 
     def __init__(self, context_length: int) -> None:
-        """``context_length`` bounds both the tokens of a call and their positions."""
+        """``context_length`` bounds both the number of tokens of a call and their positions."""
         self._context_length = context_length
         self._messages: dict[tuple[str | None, str], Message] = {}
         self._making: dict[tuple[str | None, str], str | None] = {}
-        """Sessions of the messages that calls are making."""
+        """By (tenant, id) of each message that a call is making: its session."""
 
     def __len__(self) -> int:
         return len(self._messages)
 
     def get(self, tenant: str | None, id: str) -> Message | None:
-        """A tenant's message."""
+        """Return a message of a tenant; None if it is unknown."""
         return self._messages.get((tenant, id))
 
     def new_id(self, tenant: str | None, wanted: Any, field: str) -> str:
-        """An id for a message to be made: the client's own choice, if it made one.
+        """Return the id for a new message: ``wanted``, if the client chose one.
 
         Raises:
-            RequestError: if it is malformed or taken, and where there are too many messages.
+            RequestError: if the id is malformed or taken, or if there are too many messages.
         """
         if len(self._messages) >= MAX_MESSAGES:
             raise RequestError(
                 field,
-                f"must not be another one: the server has {MAX_MESSAGES} messages, delete some or end sessions",
+                f"exceeds the server's limit of {MAX_MESSAGES} messages: delete some, or end sessions",
             )
         if wanted is None:
             return f"m-{secrets.token_hex(8)}"
         if not is_name(wanted):
             raise RequestError(field, f"{NAME_RULE}, got {shown(wanted)}")
         if (tenant, wanted) in self._messages or (tenant, wanted) in self._making:
-            raise RequestError(field, f"must be new: there is a message {wanted!r} already")
+            raise RequestError(field, f"must be new: a message {wanted!r} already exists")
         return wanted
 
     @contextmanager
     def making(self, tenant: str | None, id: str, session: str | None) -> Iterator[Callable[[], bool]]:
-        """While a call makes a message, nobody else makes one of its id.
+        """Reserve the id of a message while a call makes it.
 
-        Yields what tells whether the message is still wanted: its session may end meanwhile.
+        Yields a function that returns whether the message is still wanted: its session may end meanwhile.
 
         Raises:
-            RequestError: if somebody does already.
+            RequestError: if the id is taken or reserved.
         """
         self.new_id(tenant, id, "id")
         self._making[tenant, id] = session
@@ -128,15 +128,15 @@ class MessageBook:
             self._making.pop((tenant, id), None)
 
     def add(self, message: Message) -> None:
-        """A message was made."""
+        """Add a message that was made."""
         self._messages[message.tenant, message.id] = message
 
     def remove(self, tenant: str | None, id: str) -> Message | None:
-        """Forget a message; None where it is unknown."""
+        """Remove and return a message; None if it is unknown."""
         return self._messages.pop((tenant, id), None)
 
     def end_session(self, tenant: str | None, session: str) -> list[Message]:
-        """Forget a session's messages."""
+        """Remove and return the messages of a session; those that calls are making are no longer wanted."""
         gone = [m for m in self._messages.values() if (m.tenant, m.session) == (tenant, session)]
         for message in gone:
             del self._messages[message.tenant, message.id]
@@ -153,16 +153,17 @@ class MessageBook:
         *,
         siblings: Sequence[str] = (),
     ) -> Layout:
-        """Where the parents of a call go, and its own message.
+        """Return the positions of the parents of a call, and of its own message.
 
         Args:
+            tenant: the tenant of the call.
             call: has ``parents``, ``offsets`` and ``new_offset``, all optional.
-            own: tokens of the call's own that it is sent with.
-            most_new: tokens that it may add to them.
-            siblings: ids of the messages that calls beside it make.
+            own: number of tokens in the call's own message so far.
+            most_new: maximum number of tokens that the call may generate.
+            siblings: ids of the messages that calls in the same list make.
 
         Raises:
-            RequestError: naming the field at fault and its rule.
+            RequestError: with the invalid field and its rule.
         """
         parents = self._parents(tenant, call.get("parents"), siblings)
         offsets = self._offsets(call.get("offsets"), parents)
@@ -177,7 +178,7 @@ class MessageBook:
             if length > self._context_length:
                 raise RequestError(
                     what if fixed >= self._context_length else "sampling_params.max_new_tokens",
-                    f"must leave room for {own} tokens and {most_new} to come within the context of "
+                    f"must leave space for {own} tokens of the message and {most_new} new ones within the context of "
                     f"{self._context_length}, got {length} in all",
                 )
         return layout
@@ -195,13 +196,11 @@ class MessageBook:
             if isinstance(id, str) and id in siblings:
                 raise RequestError(
                     field,
-                    f"must not be {shown(id)}, which is only being made: a call sees neither itself nor its siblings",
+                    f"must not be {shown(id)}, which this request makes: a call sees neither itself nor its siblings",
                 )
             message = self.get(tenant, id) if isinstance(id, str) else None
             if message is None:
-                raise RequestError(
-                    field, f"must be the id of a message that was made and not deleted, got {shown(id)}"
-                )
+                raise RequestError(field, f"must be the id of an existing message, got {shown(id)}")
             if any(message is other for other in found):
                 raise RequestError(field, f"must not be given twice, got {shown(id)}")
             found.append(message)
@@ -213,7 +212,9 @@ class MessageBook:
         if not isinstance(value, list):
             raise RequestError("offsets", f"must be a list of integers and nulls, got {shown(value)}")
         if len(value) != len(parents):
-            raise RequestError("offsets", f"must be as many as parents, {len(parents)}, got {len(value)}")
+            raise RequestError(
+                "offsets", f"must have one entry for each of the {len(parents)} parents, got {len(value)}"
+            )
         found: list[int] = []
         behind = 0
         for at, (offset, parent) in enumerate(zip(value, parents, strict=True)):
@@ -224,7 +225,7 @@ class MessageBook:
             if behind > self._context_length:
                 raise RequestError(
                     f"offsets[{at}]",
-                    f"must leave room for the {len(parent.tokens)} tokens of the message within the context of "
+                    f"must leave space for the {len(parent.tokens)} tokens of the message within the context of "
                     f"{self._context_length}, got {offset}",
                 )
             found.append(offset)
@@ -234,5 +235,5 @@ class MessageBook:
         if type(value) is not int or not 0 <= value < self._context_length:
             raise RequestError(
                 field,
-                f"must be an integer from 0 to {self._context_length - 1}, a position, got {shown(value)}",
+                f"must be a position, an integer from 0 to {self._context_length - 1}, got {shown(value)}",
             )

@@ -1,8 +1,8 @@
-"""Where the KV of a request's context comes from, token by token.
+"""Plans, token by token, where the KV of a request's context comes from.
 
-A request's row of slots has an *index* for each token, in the order in which later tokens see earlier ones, and each
-token has a *position*, by which its key is rotated.  Ordinary requests have both alike; a choreography may leave gaps
-between its messages, reorder them, or let them overlap.
+Each token of a request has an *index* in the request's row of slots, in the order in which later tokens see earlier
+ones, and a *position*, by which its key is rotated.  In ordinary requests both are equal.  A choreography may leave
+gaps between its messages, reorder them, or let them overlap.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 S = TypeVar("S")
-"""A stored encoding."""
+"""The type of a stored encoding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span(Generic[S]):
-    """A run of a request's tokens that may be placed."""
+    """A run of a request's tokens that may be placed, which means: taken from a stored encoding."""
 
     start: int
     """Index of the first token."""
     end: int
     """Index behind the last one."""
     position: int
-    """Of the first token."""
+    """Position of the first token."""
     source: S | None
-    """Its encoding; None where there is none, and the tokens have to be computed."""
+    """The encoding; None if there is none and the tokens must be computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece(Generic[S]):
-    """A run of tokens at consecutive positions that are placed (out of ``source``) or computed (``source`` is None)."""
+    """A run of tokens at consecutive positions, either placed from ``source`` or computed (``source`` is None)."""
 
     start: int
     end: int
     position: int
     source: S | None
     offset: int = 0
-    """Of the first token within its encoding."""
+    """Index of the first token within its encoding."""
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -47,35 +47,35 @@ class Piece(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Tokens with consecutive indices and positions that are computed together."""
+    """Tokens with consecutive indices and positions, computed together."""
 
     start: int
     end: int
     position: int
     row: int = 0
-    """Whose tokens they are, where several requests are computed together: its place in the batch."""
+    """Index of the request within the batch, if several requests are computed together."""
 
     def __len__(self) -> int:
         return self.end - self.start
 
     def part(self, start: int, end: int) -> Run:
-        """The tokens from one index to before another."""
+        """Return the tokens from index ``start`` up to but excluding ``end``."""
         return Run(start, end, self.position + start - self.start, self.row)
 
 
 def plan(spans: Sequence[Span[S]], begin: int, limit: int, *, to_the_end: bool) -> list[Piece[S]]:
-    """Cover the context from ``begin`` on with pieces, without holes, up to the last token that is placed.
+    """Cover the context from ``begin`` to the last placed token with contiguous pieces.
 
     Args:
         spans: in ascending order, disjoint.
-        begin: index behind what the exact radix tree has already.
+        begin: index behind the tokens that the radix tree already serves.
         limit: index before which pieces must end: a request computes at least its last token.
-        to_the_end: whether the last span is covered even where it has no encoding.  The tokens of a choreography
-            cannot be left to ordinary prefill, which would compute them at other positions.
+        to_the_end: whether to cover the last span even if it has no encoding.  The tokens of a choreography cannot be
+            left to ordinary prefill, which would compute them at other positions.
 
     Returns:
-        Pieces in ascending order; tokens between spans are computed, at the positions that follow their indices.
-        Nothing where nothing is placed and nothing has to be covered.
+        Pieces in ascending order; tokens between spans are computed, at positions equal to their indices.  Empty if
+        nothing is placed and nothing must be covered.
     """
     pieces: list[Piece[S]] = []
     at = begin
@@ -92,14 +92,14 @@ def plan(spans: Sequence[Span[S]], begin: int, limit: int, *, to_the_end: bool) 
 
 
 def runs_of(pieces: Sequence[Piece[S]], recomputed: Sequence[int] = ()) -> list[Run]:
-    """What has to be computed: pieces without a source, and the tokens of others whose indices are ``recomputed``.
+    """Return the tokens to compute: pieces without a source, and those of other pieces listed in ``recomputed``.
 
     Args:
-        pieces: ascending, without holes.
-        recomputed: ascending.
+        pieces: ascending and contiguous.
+        recomputed: indices, ascending.
 
     Returns:
-        Ascending runs, each as long as indices and positions go on by one.
+        Ascending runs, each as long as indices and positions stay consecutive.
     """
     runs: list[Run] = []
     at = 0
@@ -116,7 +116,7 @@ def runs_of(pieces: Sequence[Piece[S]], recomputed: Sequence[int] = ()) -> list[
 
 
 def _extend(runs: list[Run], run: Run) -> None:
-    """Add a run, to the last one where it goes on from it."""
+    """Append a run, merged into the last one if it continues it."""
     last = runs[-1] if runs else None
     if last is not None and (last.end, last.position + len(last)) == (run.start, run.position):
         runs[-1] = Run(last.start, run.end, last.position)
@@ -125,14 +125,19 @@ def _extend(runs: list[Run], run: Run) -> None:
 
 
 def passes(runs: Sequence[Run], most_rows: int, most_tokens: int) -> list[list[Run]]:
-    """Split runs among forward passes of at most so many rows and tokens, in their order.
+    """Split runs into forward passes of at most ``most_rows`` rows and ``most_tokens`` tokens, in order.
 
-    Rows of one pass go through the layers together, so each sees the KV of those before it; those of earlier passes
-    are complete by then.  A run that is longer than a pass is cut: behind a cut, tokens see what is before it.  So
-    the runs of one request must be ascending.
+    The rows of a pass go through the layers together, so each sees the KV of the rows before it; earlier passes are
+    complete by then.  A run that is longer than a pass is cut; tokens behind the cut see those before it.  So the runs
+    of one request must be ascending.
+
+    Raises:
+        ValueError: if a limit is below 1.
     """
     if most_rows < 1 or most_tokens < 1:
-        raise ValueError(f"a pass needs room for a token, got {most_rows} rows and {most_tokens} tokens")
+        raise ValueError(
+            f"a pass needs at least one row and one token, got {most_rows} rows and {most_tokens} tokens"
+        )
     found: list[list[Run]] = []
     rows: list[Run] = []
     tokens = 0
@@ -150,7 +155,7 @@ def passes(runs: Sequence[Run], most_rows: int, most_tokens: int) -> list[list[R
 
 
 class Intervals:
-    """A set of indices, as ascending disjoint runs."""
+    """A set of indices, stored as ascending disjoint runs."""
 
     def __init__(self, runs: list[tuple[int, int]]) -> None:
         self._runs = [(start, end) for start, end in runs if start < end]
@@ -167,7 +172,7 @@ class Intervals:
         return at >= end
 
     def take(self, start: int, end: int) -> None:
-        """Take a run out."""
+        """Remove a run."""
         rest = []
         for first, behind in self._runs:
             rest += [(first, min(behind, start)), (max(first, end), behind)]
@@ -175,6 +180,6 @@ class Intervals:
 
 
 def all_chosen(piece: Piece[Any], chosen: Sequence[int]) -> bool:
-    """Whether every token of a piece is computed again (``chosen`` ascends), so that nothing of it is placed."""
+    """Whether all tokens of a piece are recomputed, so that none is placed; ``chosen`` ascends."""
     first = bisect_left(chosen, piece.start)
     return bisect_left(chosen, piece.end) - first == len(piece)

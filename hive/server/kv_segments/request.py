@@ -1,7 +1,7 @@
-"""What a request asks of the segment store, as it travels from the HTTP process to the scheduler.
+"""What a request asks of the segment store, in the form that travels from the HTTP process to the scheduler.
 
-In a body it is ``custom_params.hive_segments``, which clients may set; in the scheduler's it is
-``custom_params.hive_kv``, which only Hive sets, and in which everything has been checked.
+Clients set ``custom_params.hive_segments``.  The HTTP process checks it and sends the scheduler
+``custom_params.hive_kv``, which only Hive sets.
 """
 
 from __future__ import annotations
@@ -17,55 +17,55 @@ from hive.server.request_tag import RequestError, shown, shown_key
 SEGMENTS_FIELD = "hive_segments"
 """Key of ``custom_params`` that clients set."""
 KV_FIELD = "hive_kv"
-"""Key of ``custom_params`` that Hive sets."""
+"""Key of ``custom_params`` that only Hive sets."""
 Context = Literal["producer", "standalone", "neutral"]
-"""Behind what a segment was encoded: whatever its producer had before it, nothing, or the server's neutral prefix."""
+"""The context that a segment was encoded in: that of its producer, none, or the server's neutral prefix."""
 CONTEXTS: tuple[str, ...] = get_args(Context)
 MAX_SPANS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class WireSpan:
-    """Tokens that may be placed."""
+    """A run of tokens that may be placed."""
 
     start: int
     end: int
     position: int
     name: str
-    """A context, under which their encoding is found by its tokens, or ``message:ID``."""
+    """A context, in which the encoding is found by its tokens; or ``message:ID``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Tokens whose encoding is stored when the request ends."""
+    """A run of tokens whose encoding is stored when the request ends."""
 
     start: int
     end: int | None
-    """None: up to the last token whose KV there is."""
+    """None: up to the last token that has KV."""
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class KvRequest:
-    """What a request asks for."""
+    """A request to the segment store."""
 
     spans: tuple[WireSpan, ...] = ()
     keeps: tuple[Keep, ...] = ()
     shift: int = 0
-    """Of a choreography: position minus index, for the tokens behind the last span."""
+    """In a choreography: position minus index of the tokens behind the last span."""
     choreographed: bool = False
-    """Whether its tokens are at positions of their own, so that it must never meet the exact radix tree."""
+    """Whether its tokens have positions other than their indices, so that it must bypass the radix tree."""
     group: str = ""
-    """Of a call in a list: the list's name."""
+    """Name of the list of calls that this one belongs to, if any."""
     calls: int = 1
-    """In that list."""
+    """Number of calls in that list."""
     extra_key: str = ""
-    """What a client keeps its declared segments apart by, as it does its prompts."""
+    """Keeps the client's declared segments apart, like the extra key of its prompts."""
     corrector: Any = DEFAULT
-    """As :func:`~hive.server.kv_segments.correctors.corrector_of` takes it."""
+    """A specification as in :func:`~hive.server.kv_segments.correctors.corrector_of`."""
 
     def to_wire(self) -> str:
-        """As text: what SGLang sends to its scheduler may not be nested."""
+        """Return the request as JSON text: SGLang does not send nested values to its scheduler."""
         return json.dumps(
             {
                 "spans": [[span.start, span.end, span.position, span.name] for span in self.spans],
@@ -80,8 +80,8 @@ class KvRequest:
         )
 
     @classmethod
-    def of_wire(cls, text: str) -> KvRequest:
-        """Back from what :meth:`to_wire` made."""
+    def from_wire(cls, text: str) -> KvRequest:
+        """Return the request that :meth:`to_wire` has written."""
         wire = json.loads(text)
         return cls(
             spans=tuple(WireSpan(*span) for span in wire["spans"]),
@@ -99,14 +99,14 @@ def spans_request(spec: Any, tokens: int, field: str, *, corrector: Any = DEFAUL
     """Check what a client sent as ``hive_segments``.
 
     Args:
-        spec: an object with ``spans``, ``context`` (of spans that name none), ``corrector`` and ``keep_output``, all
+        spec: an object with ``spans``, ``context`` (the default of the spans), ``corrector`` and ``keep_output``, all
             optional.
-        tokens: in the prompt.
-        field: what messages call the object.
-        corrector: of requests that name none.
+        tokens: number of tokens of the prompt.
+        field: the name of the object in error messages.
+        corrector: the default.
 
     Raises:
-        RequestError: naming the field at fault and its rule.
+        RequestError: with the invalid field and its rule.
     """
     if not isinstance(spec, Mapping):
         raise RequestError(field, f"must be an object, got {shown(spec)}")
@@ -169,6 +169,6 @@ def _spans(value: Any, tokens: int, default: str, field: str) -> list[WireSpan]:
 def _index(value: Any, field: str, tokens: int) -> int:
     if type(value) is not int or not 0 <= value <= tokens:
         raise RequestError(
-            field, f"must be an integer from 0 to {tokens}, the tokens of the prompt, got {shown(value)}"
+            field, f"must be an integer from 0 to {tokens}, the length of the prompt, got {shown(value)}"
         )
     return value

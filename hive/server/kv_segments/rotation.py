@@ -1,11 +1,11 @@
-"""Rotary embeddings of a model, and keys turned from the position they were computed at to another one.
+"""The rotary embedding (RoPE) of a model, and rotations of keys from one position to another.
 
-RoPE turns each pair of dimensions of a key by position * inverse frequency, and turns add up: a cached key of
-position p is made one of position p + delta by another turn, of delta * inverse frequency.  YaRN also scales keys, by
-a constant; cached keys have it already, so they are only turned.
+RoPE rotates each pair of dimensions of a key by position * inverse frequency, and rotations add up.  So a cached key
+of position p becomes one of position p + delta by a further rotation of delta * inverse frequency.  YaRN also scales
+keys by a constant; cached keys are scaled already, so they only need the rotation.
 
-That holds where the frequencies are the same at all lengths and in all layers.  Every other variant is refused.
-Angles are computed in float64: at position 100,000 the steps of float32 are a hundredth of a radian.
+That holds if the frequencies are the same at all lengths and in all layers; every other variant is refused.  Angles are
+computed in float64, because at position 100,000 the resolution of float32 is a hundredth of a radian.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ import torch
 
 
 class UnsupportedRope(ValueError):
-    """The positions of this model's keys cannot be changed after the fact; the message says why."""
+    """The keys of this model cannot be moved to other positions; the message says why."""
 
 
 @dataclass(frozen=True)
-class Turn:
-    """Turns of n tokens, one each; or one turn for any number of tokens (n = 1)."""
+class Rotation:
+    """Rotations of n tokens, one for each; or one rotation for any number of tokens (n = 1)."""
 
     cos: torch.Tensor
     """float32, ``[n, 1, rotary_dim // 2]``, as is ``sin``."""
     sin: torch.Tensor
-    still: torch.Tensor
-    """bool, ``[n, 1, 1]``: tokens that stay where they are. Those are copied, so that even -0.0 and NaN keep their
-    bits."""
+    unmoved: torch.Tensor
+    """bool, ``[n, 1, 1]``: tokens with a delta of 0.  They are copied, so that even -0.0 and NaN keep their bits."""
     interleaved: bool
 
-    def of(self, keys: torch.Tensor) -> torch.Tensor:
-        """Turn keys (``[..., n, heads, head_dim]``, computed in float32, returned in their dtype)."""
+    def apply(self, keys: torch.Tensor) -> torch.Tensor:
+        """Rotate keys (``[..., n, heads, head_dim]``) in float32; the result has their dtype."""
         half = self.cos.shape[-1]
         rotary = keys[..., : 2 * half]
         wide = rotary.float()
@@ -44,32 +43,35 @@ class Turn:
         else:
             first, second = wide[..., :half], wide[..., half:]
         pair = (first * self.cos - second * self.sin, second * self.cos + first * self.sin)
-        turned = torch.stack(pair, dim=-1).flatten(-2) if self.interleaved else torch.cat(pair, dim=-1)
-        turned = torch.where(self.still, rotary, turned.to(keys.dtype))
-        return torch.cat((turned, keys[..., 2 * half :]), dim=-1)
+        rotated = torch.stack(pair, dim=-1).flatten(-2) if self.interleaved else torch.cat(pair, dim=-1)
+        rotated = torch.where(self.unmoved, rotary, rotated.to(keys.dtype))
+        return torch.cat((rotated, keys[..., 2 * half :]), dim=-1)
 
 
 @dataclass(frozen=True, eq=False)
 class Rope:
-    """What turns the keys of all layers of a model."""
+    """The rotary embedding of all layers of a model."""
 
     inverse_frequencies: torch.Tensor
     """float64, ``[rotary_dim // 2]``, in radians per position."""
     head_dim: int
-    """Dimensions of a key's head, of which the first ``rotary_dim`` are turned."""
+    """Dimensions of a head; the first ``rotary_dim`` of them are rotated."""
     interleaved: bool = False
-    """Whether a pair of dimensions lies side by side (GPT-J); else it is half of ``rotary_dim`` apart (GPT-NeoX)."""
+    """Whether the dimensions of a pair are adjacent (GPT-J); else they are half of ``rotary_dim`` apart (GPT-NeoX)."""
 
     @property
     def rotary_dim(self) -> int:
         return 2 * self.inverse_frequencies.numel()
 
     @classmethod
-    def of_config(cls, config: Any, *, interleaved: bool = False) -> Rope:
-        """Rope of a model's Hugging Face config, as a mapping or as an object with attributes.
+    def from_config(cls, config: Any, *, interleaved: bool = False) -> Rope:
+        """Return the rotary embedding of a model's Hugging Face config, a mapping or an object with attributes.
 
-        Both ways of writing it are read: ``rope_parameters``, and ``rope_theta`` beside ``rope_scaling``.  Configs do
-        not say whether pairs are interleaved.  Raises :class:`UnsupportedRope`.
+        Reads both notations: ``rope_parameters``, and ``rope_theta`` with ``rope_scaling``.  Configs do not say
+        whether pairs are interleaved.
+
+        Raises:
+            UnsupportedRope: if keys of this model cannot be moved.
         """
         parameters = _parameters(config)
         variant = _variant(parameters)
@@ -78,50 +80,54 @@ class Rope:
         rotary_dim = int(head_dim * parameters["partial_rotary_factor"])
         if rotary_dim < 2 or rotary_dim % 2:
             raise UnsupportedRope(
-                f"RoPE turns pairs of dimensions, and this model's would turn {rotary_dim}."
+                f"RoPE rotates pairs of dimensions, but this model has {rotary_dim} rotary ones."
             )
         theta = float(parameters["rope_theta"])
         plain = theta ** (-torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim)
         try:
             return cls(_VARIANTS[variant](plain, theta, parameters), head_dim, interleaved)
         except (KeyError, TypeError) as error:
-            raise UnsupportedRope(f"The config's RoPE of type {variant!r} is incomplete: {error}.") from error
+            raise UnsupportedRope(
+                f"The config's RoPE parameters of type {variant!r} are incomplete: {error}."
+            ) from error
 
     def to(self, device: torch.device) -> Rope:
-        """The same on a device, where :meth:`turn` then waits for nothing."""
+        """Return a copy on a device, where :meth:`rotation` then needs no synchronisation."""
         return replace(self, inverse_frequencies=self.inverse_frequencies.to(device))
 
-    def turn(self, delta: torch.Tensor | int) -> Turn:
-        """By how much to turn keys whose positions grow by ``delta`` (integers, ``[n]``, or one for all tokens)."""
+    def rotation(self, delta: torch.Tensor | int) -> Rotation:
+        """Return the rotation of keys by ``delta`` positions (integers, ``[n]``, or one for all tokens)."""
         frequencies = self.inverse_frequencies
         if not isinstance(delta, torch.Tensor):
             delta = torch.full((1,), delta, device=frequencies.device)
         delta = delta.to(frequencies.device)[:, None, None]
         angles = delta.double() * frequencies
-        return Turn(angles.cos().float(), angles.sin().float(), delta == 0, self.interleaved)
+        return Rotation(angles.cos().float(), angles.sin().float(), delta == 0, self.interleaved)
 
     def rotate(self, keys: torch.Tensor, delta: torch.Tensor | int) -> torch.Tensor:
-        """Keys (``[..., n, heads, head_dim]``) moved by ``delta`` positions each, which may be negative.
+        """Return keys (``[..., n, heads, head_dim]``) moved by ``delta`` positions, which may be negative.
 
-        Keys of bfloat16 are rounded once more: 0.2% of a key, each time that it is moved.
+        Each move of a bfloat16 key rounds it once more, an error of 0.2%.
         """
-        return self.to(keys.device).turn(delta).of(keys)
+        return self.to(keys.device).rotation(delta).apply(keys)
 
 
 def field_of(config: Any, name: str, default: Any = None) -> Any:
-    """A field of a config that is a mapping or an object."""
+    """Return a field of a config that is a mapping or an object."""
     if isinstance(config, Mapping):
         return config.get(name, default)
     return getattr(config, name, default)
 
 
 def _parameters(config: Any) -> dict[str, Any]:
-    """Everything that a config says about RoPE, under the names of ``rope_parameters``."""
+    """Return all RoPE settings of a config, under the names of ``rope_parameters``."""
     written = field_of(config, "rope_parameters") or field_of(config, "rope_scaling") or {}
     kinds = [value for value in written.values() if isinstance(value, Mapping)]
     if kinds:
         if any(kind != kinds[0] for kind in kinds):
-            raise UnsupportedRope(f"This model's layers have different RoPE ({', '.join(written)}).")
+            raise UnsupportedRope(
+                f"The layers of this model have different RoPE parameters ({', '.join(written)})."
+            )
         written = kinds[0]
     parameters = {name: value for name, value in written.items() if value is not None}
     for name, default in (("rope_theta", 10_000.0), ("partial_rotary_factor", 1.0)):
@@ -130,7 +136,7 @@ def _parameters(config: Any) -> dict[str, Any]:
             parameters[name] = default if value is None else value
     original = "original_max_position_embeddings"
     for value in (
-        field_of(config, original),  # Some models have it outside, and there it is right.
+        field_of(config, original),  # Some models have it outside of the RoPE parameters; that one is right.
         parameters.get(original),
         field_of(config, "max_position_embeddings"),
     ):
@@ -149,7 +155,7 @@ def _variant(parameters: Mapping[str, Any]) -> str:
     if variant not in _VARIANTS:
         raise UnsupportedRope(
             f"RoPE of type {variant!r} is not supported: its keys cannot be moved to other positions. "
-            f"Supported are {', '.join(_VARIANTS)}."
+            f"Supported types: {', '.join(_VARIANTS)}."
         )
     return str(variant)
 
@@ -163,7 +169,7 @@ def _linear(plain: torch.Tensor, theta: float, parameters: Mapping[str, Any]) ->
 
 
 def _llama3(plain: torch.Tensor, theta: float, parameters: Mapping[str, Any]) -> torch.Tensor:
-    """Long waves are stretched, short ones kept, and between the two is a ramp over the frequency."""
+    """Stretch long waves, keep short ones, and interpolate between them by frequency."""
     low, high, factor = (float(parameters[f"{name}factor"]) for name in ("low_freq_", "high_freq_", ""))
     waves = float(parameters["original_max_position_embeddings"]) / (2 * math.pi) * plain
     kept = ((waves - low) / (high - low)).clamp(0, 1)
@@ -171,11 +177,11 @@ def _llama3(plain: torch.Tensor, theta: float, parameters: Mapping[str, Any]) ->
 
 
 def _yarn(plain: torch.Tensor, theta: float, parameters: Mapping[str, Any]) -> torch.Tensor:
-    """As ``llama3``, with the ramp over the number of the dimension (Peng et al., ICLR 2024, section 3.2)."""
+    """Do as ``llama3``, but interpolate by dimension (Peng et al., ICLR 2024, section 3.2)."""
     rotary_dim = 2 * plain.numel()
 
     def dimension(waves: float) -> float:
-        """That which turns so often within the length of training, as a real number."""
+        """Return the dimension with this many waves within the training length, as a real number."""
         length = parameters["original_max_position_embeddings"]
         return rotary_dim * math.log(length / (waves * 2 * math.pi)) / (2 * math.log(theta))
 

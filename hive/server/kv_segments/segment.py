@@ -1,8 +1,8 @@
-"""What a segment is: a run of tokens, and one encoding of it that can be placed behind any context.
+"""Segments: runs of tokens, each with one stored encoding that can be placed behind any context.
 
-The keys of an encoding are kept as they were computed, rotated to the position at which its first token stood (its
-*frame*).  Placing it elsewhere rotates them once, by the difference; a placement in the frame itself needs no copy.
-A frame at position 0 for all would cost every encoding one rotation more, which in bfloat16 is an error of 0.2%.
+The keys of an encoding are kept as they were computed, rotated to the original position of its first token (its
+*frame*).  To place it elsewhere rotates them once, by the difference; a placement in the frame itself needs no copy.
+A common frame at position 0 would cost every encoding a further rotation, which in bfloat16 is an error of 0.2%.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from hive.server.eviction.node import NodeRecord
 
 @dataclass(frozen=True, slots=True)
 class SegmentKey:
-    """What an encoding is found by.  Two tenants, and two adapters, never find each other's."""
+    """Identifies an encoding.  Tenants never find each other's encodings, nor do adapters."""
 
     tenant: str
     adapter: str
     name: str
-    """``CONTEXT:DIGEST:EXTRA_KEY`` for what is found by its tokens (see :mod:`hive.server.kv_segments.request`), and
-    ``message:ID`` for a message."""
+    """``CONTEXT:DIGEST:EXTRA_KEY`` for a segment that is found by its tokens (see
+    :mod:`hive.server.kv_segments.request`), and ``message:ID`` for a message."""
 
 
 def digest(tokens: Sequence[int]) -> str:
-    """A name for a run of tokens that no other one has."""
+    """Return a name that is unique to a run of tokens."""
     return hashlib.blake2b(array("q", tokens).tobytes(), digest_size=16).hexdigest()
 
 
 @dataclass(eq=False, slots=True)
 class Placement:
-    """An encoding with its keys rotated to a position; requests that want it there share the slots."""
+    """An encoding with its keys rotated to one position; all requests that need it there share the slots."""
 
     start: int
     """Position of the first token."""
@@ -49,12 +49,12 @@ class Placement:
 
 @dataclass(eq=False, slots=True)
 class HostCopy:
-    """A copy in host memory; a place for one until the engine has made it."""
+    """A copy in host memory; empty until the engine has made it."""
 
     kv: Any = None
-    """Whatever the mover of KV keeps."""
+    """The data, as the engine's code that moves KV represents it."""
     leases: int = 0
-    """Those who are about to load it; it stays meanwhile."""
+    """Number of readers that are about to load the copy; it is kept until then."""
 
 
 @dataclass(eq=False, slots=True)
@@ -62,27 +62,27 @@ class EncodedSegment:
     """One stored encoding."""
 
     id: int
-    """Negative: in the index of evictable leaves, nodes of the radix tree have the others."""
+    """Negative, because the index of evictable leaves uses non-negative ids for the nodes of the radix tree."""
     key: SegmentKey
     tokens: array[int]
     hive: NodeRecord
-    """Whose it is and how it was used, under the name that nodes of the tree have it by."""
+    """Record of its producer and its uses; named as on the nodes of the radix tree, so that one index holds both."""
     own: Placement
-    """In its frame.  Its slots are empty while the encoding is on the host alone."""
+    """The placement in its frame.  Its slots are empty while the encoding is only on the host."""
     elsewhere: dict[int, Placement] = field(default_factory=dict)
-    """By start position."""
+    """Other placements, by start position."""
     host: HostCopy | None = None
     dropped: bool = False
-    """Nobody finds it any more: it goes with its last lease."""
+    """Whether it was removed from the store; it is freed with its last lease."""
 
     @property
     def on_device(self) -> bool:
-        """Whether the encoding is on the device, in its frame."""
+        """Whether the encoding is on the device in its frame."""
         return len(self.own.slots) == len(self.tokens)
 
     @property
     def leases(self) -> int:
-        """Requests that read it, at whatever position."""
+        """Number of requests that read it, at any position."""
         return self.own.leases + sum(placement.leases for placement in self.elsewhere.values())
 
     def __len__(self) -> int:

@@ -1,24 +1,24 @@
-"""Segments in text: a reserved separator says where they begin and end, and the model never sees it."""
+"""Segments in text, marked by a reserved separator that the model never sees."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 SEPARATOR = "<|hive:segment|>"
-"""What is between two of them is a segment; what is before the first one, and behind the last one, is not."""
+"""Text between two separators is a segment; text before the first or behind the last one is not."""
 
 
 def split(text: str, encode: Callable[[str, bool], Sequence[int]]) -> tuple[list[int], list[tuple[int, int]]]:
-    """The tokens of a text with separators, and which of them are segments.
+    """Return the tokens of a text with separators, and the spans of its segments.
 
-    Parts are tokenised one by one, so a segment has the same tokens wherever it is.
+    Parts are tokenised separately, so a segment has the same tokens wherever it occurs.
 
     Args:
         text: with any number of separators.
-        encode: tokens of a part, and whether it is the beginning, where models may want a token of their own.
+        encode: takes a part and whether it is the first one, which may need a BOS token; returns its tokens.
 
     Returns:
-        Tokens without separators, and for each segment the index of its first token and that behind its last one.
+        The tokens without separators, and for each segment the index of its first token and that behind its last one.
     """
     parts = text.split(SEPARATOR)
     tokens: list[int] = []

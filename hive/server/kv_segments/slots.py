@@ -1,7 +1,7 @@
-"""KV of single tokens in an engine's pool: copied from slot to slot, to the host and back, keys moved on the way.
+"""Copies of KV by slot: within an engine's pool, to the host and back, with keys rotated to other positions.
 
-A pool has for each layer a tensor of keys and one of values, and a token has the same slot in all of them.  Slots are
-tensors on the pool's device and are never read from the host, so nothing here waits for the device.
+A pool has, for each layer, a tensor of keys and one of values; a token has the same slot in all of them.  Slots are
+tensors on the pool's device and are never read by the host, so nothing here waits for the device.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class HostKv:
-    """KV of n tokens on the host, pinned where the pool is on a GPU."""
+    """KV of n tokens on the host; in pinned memory if the pool is on a GPU."""
 
     keys: torch.Tensor
     """``[layers, n, kv_heads, head_dim]``, as are ``values``."""
     values: torch.Tensor
     written: torch.cuda.Event | None = None
-    """When a GPU has written all of it; None where it is there at once."""
+    """Recorded after the copy by a GPU; None if the data is already there."""
 
     @property
     def tokens(self) -> int:
@@ -32,20 +32,23 @@ class HostKv:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the two tensors. PyTorch pins powers of two, so they may take up to twice as many."""
+        """Bytes of both tensors.  PyTorch rounds pinned memory up to powers of two, so it may take up to twice this."""
         return self.keys.nbytes + self.values.nbytes
 
     def wait(self) -> None:
-        """Until the host may read it; :meth:`KvSlots.write` needs no wait."""
+        """Block until the host may read the data; :meth:`KvSlots.write` does not need this."""
         if self.written is not None:
             self.written.synchronize()
 
 
 class KvSlots:
-    """The KV of an engine's pool, in place: see the module.
+    """The KV of an engine's pool, accessed in place.
 
     Keys and values have one tensor for each layer, ``[slots, kv_heads, head_dim]``, all of one dtype (float32,
-    bfloat16 or float16) on one device; values may have heads of another size.  Raises ValueError for other tensors.
+    bfloat16 or float16) on one device; values may have a different head_dim.
+
+    Raises:
+        ValueError: for other tensors.
     """
 
     def __init__(self, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor], rope: Rope) -> None:
@@ -58,35 +61,35 @@ class KvSlots:
 
     @property
     def bytes_per_token(self) -> int:
-        """Of keys and values, in all layers."""
+        """Bytes of keys and values of one token, in all layers."""
         return sum(layer[0].nbytes for layer in (*self.keys, *self.values))
 
     def copy(self, source: torch.Tensor, target: torch.Tensor, delta: torch.Tensor | int) -> None:
-        """Copy n tokens from their slots to others (int64, ``[n]``), keys moved by ``delta`` positions each (integers,
-        ``[n]``, or one for all).
+        """Copy n tokens from slots to other slots (int64, ``[n]``), with keys rotated by ``delta`` positions
+        (integers, ``[n]``, or one for all).
 
-        Where source and target are the same slot, it is changed in place.  A source may be named several times, but a
-        slot that is both one token's source and another one's target has no certain contents afterwards.  Keys that
-        are moved by 0 keep their bits.
+        A slot that is both source and target of a token is changed in place.  A source may occur several times.  But
+        if a slot is the source of one token and the target of another, its contents are undefined afterwards.  Keys
+        with a delta of 0 keep their bits.
         """
         if target.numel() == 0:
             return
         if self._copy_of_device is not None:
             self._copy_of_device(source, target, delta)
             return
-        turn = self.rope.turn(delta)
+        rotation = self.rope.rotation(delta)
         for keys in self.keys:
-            keys.index_copy_(0, target, turn.of(keys.index_select(0, source)))
+            keys.index_copy_(0, target, rotation.apply(keys.index_select(0, source)))
         if source is not target:
             for values in self.values:
                 values.index_copy_(0, target, values.index_select(0, source))
 
     def read(self, slots: torch.Tensor) -> HostKv:
-        """The KV of n slots (int64, ``[n]``) as it is, on its way to the host: see :meth:`HostKv.wait`."""
+        """Start to copy the KV of n slots (int64, ``[n]``) to the host, keys unrotated; see :meth:`HostKv.wait`."""
         keys, values = self._gather(self.keys, slots), self._gather(self.values, slots)
         if self.device.type != "cuda":
             return HostKv(keys, values)
-        # Not `.to("cpu")`, which would copy to memory that is not pinned, and wait.
+        # `.to("cpu")` would copy to memory that is not pinned, and wait.
         host = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in (keys, values)]
         for here, there in zip(host, (keys, values), strict=True):
             here.copy_(there, non_blocking=True)
@@ -95,7 +98,7 @@ class KvSlots:
         return HostKv(host[0], host[1], written)
 
     def write(self, host: HostKv, target: torch.Tensor, delta: torch.Tensor | int) -> None:
-        """Copy n tokens from the host to slots (int64, ``[n]``), each of them once, keys moved as by :meth:`copy`."""
+        """Copy n tokens from the host to distinct slots (int64, ``[n]``), with keys rotated as by :meth:`copy`."""
         if host.written is not None:
             torch.cuda.current_stream(self.device).wait_event(host.written)
         for layers, tokens in ((self.keys, host.keys), (self.values, host.values)):
@@ -114,7 +117,7 @@ class KvSlots:
         return gathered
 
     def _find_kernel(self) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor | int], None] | None:
-        """One launch for all layers, where the pool lets it."""
+        """Return a kernel that copies all layers with one launch; None if the pool's layout does not allow it."""
         if self.device.type != "cuda":
             return None
         from hive.server.kv_segments.triton_slots import LayerCopy
@@ -126,18 +129,20 @@ class KvSlots:
 
 def _check(keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor], rope: Rope) -> None:
     if not keys or len(keys) != len(values):
-        raise ValueError(f"There are keys of {len(keys)} layers and values of {len(values)}.")
+        raise ValueError(
+            f"There must be as many layers of keys as of values, got {len(keys)} and {len(values)}."
+        )
     for tensors in (keys, values):
         first = tensors[0]
         if first.dim() != 3 or any(tensor.shape != first.shape for tensor in tensors):
-            raise ValueError(
-                "Keys and values need to be [slots, kv_heads, head_dim], in all layers the same."
-            )
+            raise ValueError("Keys and values must be [slots, kv_heads, head_dim], and equal in all layers.")
     if keys[0].shape[:2] != values[0].shape[:2]:
-        raise ValueError("Keys and values have different numbers of slots or heads.")
+        raise ValueError("Keys and values must have the same numbers of slots and heads.")
     if len({(tensor.dtype, tensor.device) for tensor in (*keys, *values)}) != 1:
-        raise ValueError("Keys and values need to be of one dtype on one device.")
+        raise ValueError("Keys and values must be of one dtype, on one device.")
     if keys[0].dtype not in DTYPES:
-        raise ValueError(f"KV of {keys[0].dtype} cannot be moved to other positions.")
+        raise ValueError(f"KV of {keys[0].dtype} cannot be moved to other positions; supported are {DTYPES}.")
     if keys[0].shape[2] != rope.head_dim:
-        raise ValueError(f"Keys have heads of {keys[0].shape[2]}, and RoPE turns heads of {rope.head_dim}.")
+        raise ValueError(
+            f"Keys have heads of {keys[0].shape[2]} dimensions, but RoPE expects {rope.head_dim}."
+        )

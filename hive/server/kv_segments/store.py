@@ -1,8 +1,8 @@
-"""The segment store: which encodings there are, in which slots of the engine's pool, and who reads them.
+"""The segment store: the stored encodings, their slots in the engine's pool, and their readers.
 
-The store owns slots of the pool beside the radix tree.  It decides at once and moves KV later: every copy is noted in
-:attr:`SegmentStore.pending`, in order, and the engine makes the copies before its next forward pass.  So a slot may
-be read by one copy, freed, and be written by a later one, without anybody waiting.
+The store owns slots of the pool besides those of the radix tree.  It decides at once and lets the engine move KV
+later: every copy is appended to :attr:`SegmentStore.pending`, and the engine makes the copies in order before its next
+forward pass.  So one copy may read a slot that is then freed and written by a later copy, and nothing has to wait.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hive.server.kv_segments.plan import Piece
 from hive.server.kv_segments.segment import EncodedSegment, HostCopy, Placement, SegmentKey
 
 Allocate = Callable[[int], torch.Tensor | None]
-"""So many slots of the pool, int64 [n]; None where eviction cannot free enough."""
+"""Allocates a number of slots of the pool, int64 ``[n]``; returns None if eviction cannot free enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Move:
     """KV to copy before the next forward pass."""
 
     target: torch.Tensor
-    """int64 [n]: slots to write."""
+    """int64 ``[n]``: slots to write."""
     source: torch.Tensor | HostCopy
-    """int64 [n]: slots to read, which may be free by now; or what was saved to the host."""
+    """int64 ``[n]``: slots to read, which may be free by now; or a copy on the host."""
     delta: int = 0
-    """What keys are rotated by, in positions."""
+    """Positions by which keys are moved."""
     offset: int = 0
-    """Of what was saved, the first token to copy."""
+    """First token to copy from a copy on the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Save:
 
     target: HostCopy
     source: torch.Tensor
-    """int64 [n]: slots to read, which may be free by now."""
+    """int64 ``[n]``: slots to read, which may be free by now."""
 
 
 @dataclass(slots=True)
@@ -52,39 +52,39 @@ class Statistics:
     """Counters since start."""
 
     stored: int = 0
-    """Encodings."""
+    """Encodings stored."""
     evicted: int = 0
-    """Encodings that left the device."""
+    """Encodings evicted from the device."""
     placed_tokens: int = 0
-    """Handed to requests, shared or not."""
+    """Tokens placed in requests, shared or not."""
     copied_tokens: int = 0
-    """Of those, the ones that had to be copied to their position first."""
+    """Placed tokens that had to be copied to their position first."""
     hits: int = 0
     refused: int = 0
-    """Encodings that found no room."""
+    """Placements refused because the store was full."""
 
 
 @dataclass(eq=False)
 class SegmentStore:
-    """See the module.  One thread uses it."""
+    """Stores encodings within a capacity; see the module's docstring.  Only one thread may use it."""
 
     allocate: Allocate
     free: Callable[[torch.Tensor], None]
     capacity: int
-    """Tokens on the device at the most, placements included."""
+    """Maximum tokens on the device, placements included."""
     host_capacity: int = 0
-    """Tokens on the host at the most."""
+    """Maximum tokens on the host."""
     on_free: Callable[[EncodedSegment], None] = lambda segment: None
-    """Told of each encoding that leaves the device."""
+    """Called with each encoding that leaves the device."""
     on_idle: Callable[[EncodedSegment, bool], None] = lambda segment, idle: None
-    """Told when an encoding on the device may be evicted (its last reader left), and when it may not any more."""
+    """Called with True when an encoding on the device becomes evictable, and with False when it no longer is."""
     pending: list[Move | Save] = field(default_factory=list)
     statistics: Statistics = field(default_factory=Statistics)
 
     def __post_init__(self) -> None:
         self._segments: dict[SegmentKey, EncodedSegment] = {}
         self._leaving: dict[int, EncodedSegment] = {}
-        """Dropped ones that are still read, by id."""
+        """Dropped encodings that are still read, by id."""
         self._next = -1
         self._clock = 0
         self._on_device = 0
@@ -99,12 +99,12 @@ class SegmentStore:
 
     @property
     def evictable(self) -> int:
-        """Tokens on the device that nobody reads."""
+        """Tokens on the device that no request reads."""
         return self._on_device - self._leased
 
     @property
     def leased(self) -> int:
-        """Tokens on the device that requests read."""
+        """Tokens on the device that some request reads."""
         return self._leased
 
     @property
@@ -112,14 +112,14 @@ class SegmentStore:
         """Tokens on the host."""
         return self._on_host
 
-    # Encodings come and go.
+    # Storing and dropping.
 
     def find(self, key: SegmentKey) -> EncodedSegment | None:
-        """The encoding of a key, wherever it is."""
+        """Return the encoding of a key, wherever it is; None if there is none."""
         return self._segments.get(key)
 
     def room_for(self, tokens: int) -> bool:
-        """Whether an encoding of so many tokens may come in, if need be by what goes for it."""
+        """Whether an encoding of ``tokens`` can be stored; evicts others if needed."""
         if tokens > self.capacity - self._leased:
             return False
         self._make_room(tokens)
@@ -128,14 +128,17 @@ class SegmentStore:
     def put(
         self, key: SegmentKey, tokens: Sequence[int], start: int, slots: torch.Tensor, record: NodeRecord
     ) -> EncodedSegment:
-        """Take over slots that hold an encoding; :meth:`room_for` has said that it may come in.
+        """Store an encoding, after :meth:`room_for` has returned True, and take over its slots.
 
         Args:
-            key: nothing may be stored under it.
+            key: must be unused.
             tokens: at least one.
-            start: position of the first one, by which its key is rotated.
-            slots: int64 [tokens], the store's from now on.
-            record: whose it is.
+            start: position of the first token, to which its key is rotated.
+            slots: int64 ``[tokens]``; the store owns them from now on.
+            record: its producer and its uses.
+
+        Raises:
+            ValueError: if an argument breaks these rules.
         """
         if key in self._segments or len(slots) != len(tokens) or not len(tokens):
             raise ValueError(f"{key} cannot be stored with {len(tokens)} tokens in {len(slots)} slots")
@@ -151,7 +154,7 @@ class SegmentStore:
         return segment
 
     def drop(self, key: SegmentKey) -> bool:
-        """Nobody is to find an encoding any more; whether there was one."""
+        """Remove an encoding, so that it is not found any more; return whether there was one."""
         segment = self._segments.get(key)
         if segment is None:
             return False
@@ -162,7 +165,7 @@ class SegmentStore:
         return True
 
     def clear(self) -> None:
-        """The pool was cleared: all slots are gone, and so are the encodings."""
+        """Forget all encodings, because the engine has cleared the pool."""
         for segment in list(self):
             if segment.on_device:
                 self.on_idle(segment, False)
@@ -171,13 +174,13 @@ class SegmentStore:
         self.pending.clear()
         self._on_device = self._leased = self._on_host = 0
 
-    # Requests read.
+    # Reading.
 
     def lease(self, segment: EncodedSegment, start: int) -> Placement | None:
-        """The encoding with its first token at ``start``, for one reader.
+        """Return a placement of the encoding with its first token at ``start``, for one reader.
 
-        None where there is no room for a copy, and where the encoding went for another one since it was found:
-        :meth:`holding` keeps it.
+        Returns None if there is no space for a copy, or if the encoding was evicted since it was found; use
+        :meth:`holding` to prevent that.
         """
         self._clock += 1
         placement = segment.own if segment.on_device and segment.own.start == start else None
@@ -192,7 +195,7 @@ class SegmentStore:
         return placement
 
     def release(self, segment: EncodedSegment, placement: Placement) -> None:
-        """A reader is done."""
+        """Return a placement that one reader no longer needs."""
         if placement.leases < 1:
             raise IntegrityError(f"{segment.key} was released more often than it was leased")
         placement.leases -= 1
@@ -211,12 +214,12 @@ class SegmentStore:
             if placement is segment.own and not segment.dropped:
                 self.on_idle(segment, False)
         placement.leases += 1
-        # The encoding was used as well, wherever it was read: what is kept of it is the one in its frame.
+        # A use of any placement counts for the encoding, of which the placement in its frame is the one that is kept.
         placement.used = segment.own.used = self._clock
 
     @contextmanager
     def holding(self, segments: Sequence[EncodedSegment]) -> Iterator[None]:
-        """Keep encodings where they are, on the device in their frames or on the host, for as long as this lasts."""
+        """Keep encodings where they are, on the device in their frames or on the host, within this context."""
         held = [segment for segment in segments if segment.on_device]
         copies = [segment.host for segment in segments if segment.host is not None]
         for segment in held:
@@ -232,8 +235,8 @@ class SegmentStore:
                 self.release(segment, segment.own)
 
     def _copy(self, segment: EncodedSegment, start: int) -> Placement | None:
-        """A placement beside the one in the frame."""
-        # Making room must not take away what is to be copied.
+        """Return a new placement, copied from the one in the frame; None if there is no space."""
+        # Making space must not evict what is to be copied.
         self._read(segment, segment.own)
         slots = self._slots(len(segment))
         self.release(segment, segment.own)
@@ -246,11 +249,11 @@ class SegmentStore:
         return placement
 
     def _load(self, segment: EncodedSegment, start: int) -> Placement | None:
-        """The encoding back from the host, in the frame that it is wanted in."""
+        """Return a new placement, loaded from the host; None if there is no copy there, or no space."""
         host = segment.host
         if host is None:
             return None
-        # Making room saves others to the host, which must not take the place of what is to be loaded.
+        # Making space saves others to the host, which must not replace what is to be loaded.
         with self.holding([segment]):
             slots = self._slots(len(segment))
         if slots is None:
@@ -267,7 +270,7 @@ class SegmentStore:
     # Eviction.
 
     def idle_placements(self) -> list[tuple[int, EncodedSegment, Placement]]:
-        """Copies that nobody reads, the longest unused first: they are the first to go, being quickly made again."""
+        """Return unread placements outside of frames, least recently used first; they are cheap to make again."""
         found = [
             (placement.used, segment.id, segment, placement)
             for segment in self
@@ -279,7 +282,7 @@ class SegmentStore:
         ]
 
     def free_placements(self, wanted: int) -> int:
-        """Free copies that nobody reads until so many tokens are free; how many were."""
+        """Free unread placements outside of frames until ``wanted`` tokens are free; return the number freed."""
         freed = 0
         for _, segment, placement in self.idle_placements():
             if freed >= wanted:
@@ -288,9 +291,11 @@ class SegmentStore:
         return freed
 
     def evict(self, segment: EncodedSegment) -> int:
-        """Free an encoding that nobody reads in its frame; the number of tokens freed."""
+        """Free an encoding that no request reads in its frame; return the number of tokens freed."""
         if segment.own.leases or not segment.on_device:
-            raise IntegrityError(f"{segment.key} is read, or is not on the device: it cannot be evicted")
+            raise IntegrityError(
+                f"{segment.key} cannot be evicted: it is being read, or is not on the device"
+            )
         before = self._on_device
         if segment.host is None and self._host_room_for(segment):
             segment.host = HostCopy()
@@ -300,16 +305,16 @@ class SegmentStore:
         self._free_own(segment)
         if segment.host is None:
             self._let_go(segment)
-        # With copies of those that had to leave the host for it.
+        # Counts the placements of encodings that were dropped from the host to save this one, too.
         return before - self._on_device
 
     def least_used(self) -> EncodedSegment | None:
-        """Of the encodings that may be evicted, the one that was used the longest ago."""
+        """Return the least recently used evictable encoding; None if there is none."""
         idle = [s for s in self._segments.values() if s.on_device and not s.own.leases]
         return min(idle, key=lambda segment: (segment.own.used, -segment.id), default=None)
 
     def _make_room(self, tokens: int) -> None:
-        """Keep to the capacity: copies go first, then the encodings that were used the longest ago."""
+        """Free space within the capacity: first extra placements, then the least recently used encodings."""
         excess = self._on_device + tokens - self.capacity
         if excess > 0:
             excess -= self.free_placements(excess)
@@ -317,7 +322,7 @@ class SegmentStore:
             excess -= self.evict(segment)
 
     def _host_room_for(self, segment: EncodedSegment) -> bool:
-        """Whether an encoding may be saved, if need be in the place of those that were used the longest ago."""
+        """Whether an encoding can be saved to the host; drops the least recently used copies there if needed."""
         saved = [s for s in self._segments.values() if s.host is not None and s.host.leases == 0]
         if self._on_host - sum(map(len, saved)) + len(segment) > self.host_capacity:
             return False
@@ -330,7 +335,7 @@ class SegmentStore:
         return True
 
     def _let_go(self, segment: EncodedSegment) -> None:
-        """An encoding is nowhere any more but where it is read."""
+        """Remove an encoding from the index; placements that are being read live until they are released."""
         self._segments.pop(segment.key, None)
         segment.dropped = True
         self._free_idle(segment)
@@ -353,7 +358,7 @@ class SegmentStore:
         return len(placement.slots)
 
     def _free_idle(self, segment: EncodedSegment) -> None:
-        """Of a dropped encoding, free what nobody reads."""
+        """Free the unread placements of a dropped encoding."""
         for placement in [copy for copy in segment.elsewhere.values() if copy.leases == 0]:
             self._free_copy(segment, placement)
         if segment.on_device and segment.own.leases == 0:
@@ -364,10 +369,10 @@ class SegmentStore:
             self._on_host -= len(segment)
             segment.host = None
 
-    # Books.
+    # Accounting.
 
     def summary(self) -> dict[str, Any]:
-        """State and counters since start, as JSON-safe values."""
+        """Return state and counters since start, as JSON-safe values."""
         counters = self.statistics
         return {
             "segments": len(self._segments),
@@ -384,14 +389,14 @@ class SegmentStore:
         }
 
     def slots(self) -> list[torch.Tensor]:
-        """Of everything on the device."""
+        """Return the slots of everything on the device."""
         return [placement.slots for segment in self for placement in _placements(segment)]
 
     def check_integrity(self) -> None:
-        """See that the books agree with what there is.
+        """Check that the counters agree with the contents.
 
         Raises:
-            IntegrityError: naming what is wrong.
+            IntegrityError: with what is wrong.
         """
         held: list[int] = []
         leased = on_host = 0
@@ -404,19 +409,21 @@ class SegmentStore:
                     raise IntegrityError(f"{segment.key} has {len(placement.slots)} slots")
             on_host += len(segment) if segment.host is not None else 0
             if segment.dropped and not segment.leases:
-                raise IntegrityError(f"{segment.key} is dropped and read by nobody, and still there")
+                raise IntegrityError(f"{segment.key} is dropped and unread, but was not freed")
             if not segment.dropped and not segment.on_device and segment.host is None:
-                raise IntegrityError(f"{segment.key} is nowhere")
-        for what, booked, found in (
+                raise IntegrityError(f"{segment.key} is neither on the device nor on the host")
+        for what, counted, found in (
             ("tokens on the device", self._on_device, len(held)),
             ("tokens that are read", self._leased, leased),
             ("tokens on the host", self._on_host, on_host),
             ("distinct slots", len(set(held)), len(held)),
         ):
-            if booked != found:
-                raise IntegrityError(f"{what}: {booked} in the books, {found} in the store")
+            if counted != found:
+                raise IntegrityError(f"{what}: {counted} counted, {found} found")
         if self._on_device > self.capacity:
-            raise IntegrityError(f"{self._on_device} tokens on the device, of {self.capacity}")
+            raise IntegrityError(
+                f"{self._on_device} tokens on the device exceed the capacity of {self.capacity}"
+            )
 
 
 def _placements(segment: EncodedSegment) -> Iterable[Placement]:
@@ -424,7 +431,7 @@ def _placements(segment: EncodedSegment) -> Iterable[Placement]:
 
 
 def copy_of(piece: Piece[EncodedSegment], slots: torch.Tensor) -> Move:
-    """The copy that fills a request's own slots with a piece that found no room in the store."""
+    """Return the copy that fills a request's own slots with a piece for which the store had no space."""
     segment = piece.source
     assert segment is not None
     delta = piece.position - piece.offset - segment.own.start

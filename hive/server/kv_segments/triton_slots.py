@@ -1,9 +1,9 @@
-"""Copying KV from slot to slot, keys moved on the way, as one Triton kernel over all tokens and layers.
+"""One Triton kernel that copies KV from slot to slot over all tokens and layers, and rotates the keys.
 
 Does what :meth:`hive.server.kv_segments.slots.KvSlots.copy` does with some ten torch operations for each layer.
 """
 
-# Kernels are a language of their own: their parameters have no Python types.
+# Triton kernels are not Python: their parameters have no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import triton.language as tl
 from hive.server.kv_segments.rotation import Rope
 
 _ALIGNMENT = 16
-"""Bytes that one thread moves at a time."""
+"""Bytes that one thread copies at a time."""
 
 
 @triton.jit
 def _row(pointers, layer, slot, stride, like):
-    """Where a slot of a layer lies; ``like`` is any tensor of the dtype."""
+    """Return the address of a slot in a layer; ``like`` is any tensor of the dtype."""
     return tl.multiple_of(tl.load(pointers + layer).to(like.dtype), 16) + slot * stride
 
 
@@ -33,13 +33,13 @@ def _copy(
     HALF: tl.constexpr, SHIFT_OF_EACH: tl.constexpr, INTERLEAVED: tl.constexpr, ELSEWHERE: tl.constexpr,
     PADDED_HEADS: tl.constexpr, PADDED_HALF: tl.constexpr, PADDED_REST: tl.constexpr, PADDED_VALUE: tl.constexpr,
 ):  # fmt: skip
-    """One token in one layer."""
+    """Copy one token in one layer."""
     token, layer = tl.program_id(0).to(tl.int64), tl.program_id(1)
     source = tl.load(sources + token).to(tl.int64)
     target = tl.load(targets + token).to(tl.int64)
     delta = tl.load(shifts + token).to(tl.int64) if SHIFT_OF_EACH else shift.to(tl.int64)
 
-    # The angle in float64, less whole turns; what is left is at most pi, for which float32 is enough.
+    # Subtract whole turns from the angle in float64; the rest is at most pi, for which float32 is enough.
     pairs = tl.arange(0, PADDED_HALF)
     turns = delta.to(tl.float64) * tl.load(frequencies + pairs, mask=pairs < HALF, other=0.0)
     turns = turns * 0.15915494309189535
@@ -59,7 +59,7 @@ def _copy(
     wide_first, wide_second = first.to(tl.float32), second.to(tl.float32)
     new_first = (wide_first * cos - wide_second * sin).to(first.dtype)
     new_second = (wide_second * cos + wide_first * sin).to(first.dtype)
-    # In place, all is read before anything is written.
+    # Copies in place must read everything before anything is written.
     tl.debug_barrier()
     tl.store(to_keys + at_first, tl.where(delta == 0, first, new_first), mask=turned)
     tl.store(to_keys + at_second, tl.where(delta == 0, second, new_second), mask=turned)
@@ -77,7 +77,7 @@ def _copy(
 
 
 class LayerCopy:
-    """:meth:`hive.server.kv_segments.slots.KvSlots.copy` for pools that :meth:`fits` allows."""
+    """Implements :meth:`hive.server.kv_segments.slots.KvSlots.copy` for pools that :meth:`fits` accepts."""
 
     def __init__(self, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor], rope: Rope) -> None:
         self._keys, self._values, self._rope = keys, values, rope
@@ -86,7 +86,7 @@ class LayerCopy:
 
     @staticmethod
     def fits(keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> bool:
-        """Whether a slot lies at the same distance from the start in all layers, and the starts are aligned."""
+        """Whether all layers have the same strides and aligned starts."""
         return all(
             layer.stride() == layers[0].stride()
             and layer.stride(2) == 1

@@ -1,4 +1,4 @@
-"""The Logits Cache as the scheduler uses it: replay on arrival, record while decoding, see off at the end."""
+"""The Logits Cache as the scheduler uses it: replay at arrival, record while decoding, clean up when a request ends."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from hive.server.logits_cache.statistics import MAX_TEMPERATURES, CacheStatistic
 from hive.server.logits_cache.trie import LogitsTrie, Node, PrefixHash, Writer
 
 DISTINCT_SHARE = 1 / 16
-"""Part of the byte budget that remembers which outputs distinct samples took."""
+"""Part of the byte budget for remembering the outputs of distinct samples."""
 
 MAX_PREFETCHED = 1024
-"""Next samples that are replayed ahead of their requests, and kept, at the most."""
+"""Maximum number of next samples that are replayed ahead of their requests and kept."""
 
 MAX_PREFETCHED_TOKENS = 2**17
-"""Tokens of all of them together, at the most."""
+"""Maximum number of tokens of all of them together."""
 
 
 @dataclass(slots=True)
 class CachedRequest:
-    """What the cache knows of one request in flight."""
+    """The state of one request in flight, as the cache sees it."""
 
     namespace: str
     rule: SamplingRule
@@ -42,22 +42,22 @@ class CachedRequest:
     policy: Literal["stepwise", "hotspot", "distinct"] = "stepwise"
     hotspot: HotspotRule = field(default_factory=HotspotRule)
     ending: str = ""
-    """Whatever decides where an output ends: distinct samples are told apart within it."""
+    """Everything that decides where an output ends; distinct samples with different endings are kept apart."""
     next_seed: int | None = None
-    """Seed of the state's next sample, if it can be known."""
+    """Seed of the state's next sample, if it can be predicted."""
     epoch: int = -1
-    """The cache's epoch when the request was looked up: rows of older weights are not written back."""
+    """The cache's epoch at look-up; rows computed with older weights are not recorded."""
     writer: Writer | None = None
-    """Once something was recorded."""
+    """None until a row is recorded."""
     sample: DistinctSample | None = None
     computes: bytes | None = None
-    """The state whose row the model computes for this request."""
+    """The state whose row the model is computing for this request."""
     awaits: bytes | None = None
-    """The state where this request waits: for a row that is computed for another one, or for earlier samples."""
+    """The state at which this request waits, for a row that another request computes or for earlier samples."""
     patience: int = 0
-    """Loops that it will still wait for a row."""
+    """Scheduler loops that it will still wait for a row."""
     followed: bool = False
-    """Whether it ever waited so."""
+    """Whether it has waited for another request's row and got it."""
     _walk: PrefixHash | None = None
     _walked: int = 0
     _prefix: PrefixHash | None = None
@@ -65,19 +65,19 @@ class CachedRequest:
     _outputs: bytes | None = None
 
     def entry(self) -> bytes:
-        """The digest of the request's first state."""
+        """Return the digest of the request's first state."""
         if self._entry is None:
             self._entry = self.prefix().digest()
         return self._entry
 
     def prefix(self) -> PrefixHash:
-        """The running digest at the request's first state; to be copied."""
+        """Return the running digest at the request's first state; copy it before extending it."""
         if self._prefix is None:
             self._prefix = PrefixHash(self.namespace, self.prompt)
         return self._prefix
 
     def state(self, output: Sequence[int]) -> bytes:
-        """The digest of the state after an output, which only grows."""
+        """Return the digest of the state after ``output``, which may only grow between calls."""
         if self._walk is None:
             self._walk = self.prefix().copy()
         for token in output[self._walked :]:
@@ -86,7 +86,7 @@ class CachedRequest:
         return self._walk.digest()
 
     def outputs(self) -> bytes:
-        """The digest of the set of outputs that a distinct sample is drawn from."""
+        """Return the digest of the set of outputs that a distinct sample is drawn from."""
         if self._outputs is None:
             kind = f"{len(self.ending)}:{self.ending}{self.namespace}"
             self._outputs = PrefixHash(kind, self.prompt).digest()
@@ -94,8 +94,8 @@ class CachedRequest:
 
 
 @dataclass(slots=True)
-class _Ahead:
-    """The next sample of a state, replayed before anyone asked."""
+class _PrefetchedSample:
+    """The next sample of a state, replayed ahead of its request."""
 
     replay: Replay
     tokens: list[int] = field(default_factory=list)
@@ -105,9 +105,9 @@ _Key = tuple[bytes, SamplingRule, int]
 
 
 class LogitsCache:
-    """Trie, policies and counters in one place; knows nothing of the engine.
+    """The trie, the policies and the counters together; independent of the engine.
 
-    Not thread-safe: it lives on the scheduler's thread.
+    Not thread-safe: only the scheduler's thread uses it.
     """
 
     def __init__(self, capacity_bytes: int, *, replay_ahead: bool = False) -> None:
@@ -118,11 +118,11 @@ class LogitsCache:
         self.distinct = DistinctTrees(remembered)
         self.capacity_bytes = capacity_bytes
         self.budget_bytes = capacity_bytes
-        """What the host's memory allows at the moment, up to the capacity."""
+        """Current budget, as the host's free memory allows; at most the capacity."""
         self.statistics = CacheStatistics()
         self.epoch = 0
         self.in_flight = InFlight()
-        self._ahead: OrderedDict[_Key, _Ahead] = OrderedDict()
+        self._ahead: OrderedDict[_Key, _PrefetchedSample] = OrderedDict()
         self._ahead_tokens = 0
         self._pending: deque[_Key] = deque()
 
@@ -131,18 +131,18 @@ class LogitsCache:
         return self.trie.nbytes + self.distinct.nbytes
 
     def limit(self, budget_bytes: int) -> int:
-        """Keep within a budget, up to the capacity, until told otherwise; the bytes that had to go."""
+        """Set the budget, at most the capacity, and evict down to it; return the bytes evicted."""
         before = self.nbytes
         self.budget_bytes = min(budget_bytes, self.capacity_bytes)
         self.distinct.resize(int(self.budget_bytes * DISTINCT_SHARE))
-        # What the other part does not use at the moment is the trie's, or it would shrink with nothing amiss.
+        # The trie may use what the distinct trees leave; a fixed split would evict rows without need.
         most = self.capacity_bytes - int(self.capacity_bytes * DISTINCT_SHARE)
         self.trie.resize(min(most, self.budget_bytes - self.distinct.nbytes))
         self.statistics.bytes_given_up += before - self.nbytes
         return before - self.nbytes
 
     def begin(self, request: CachedRequest) -> Replay:
-        """Look a new request up; its replay is then run, in slices, and :meth:`concluded`."""
+        """Look up a new request; the caller runs its replay in slices and then calls :meth:`concluded`."""
         entry = request.entry()
         node = self.trie.find(entry)
         request.epoch = self.epoch
@@ -177,10 +177,10 @@ class LogitsCache:
         take: Callable[[int, Node], Verdict],
         limit: int,
     ) -> None:
-        """One slice of a replay; see :meth:`Replay.run`. ``output`` is what ``take`` appends to.
+        """Run one slice of a replay (see :meth:`Replay.run`); ``output`` is the list that ``take`` appends to.
 
-        A replay has not stopped where the model computes the next row for another request, nor where a distinct sample
-        must stay behind an earlier one: it goes on in a later slice.
+        A replay pauses instead of stopping where the model computes the next row for another request, or where a
+        distinct sample must wait for an earlier one.  It continues in a later slice.
         """
         started = time.perf_counter()
         if request.awaits is None or self._arrived(replay, request):
@@ -192,10 +192,10 @@ class LogitsCache:
         self.statistics.replay_seconds += time.perf_counter() - started
 
     def _pauses(self, replay: Replay, request: CachedRequest, output: Sequence[int]) -> bool:
-        """Whether a replay that has stopped shall go on later."""
+        """Whether a replay that has stopped should pause and continue later."""
         match replay.stop:
             case Stop.UNKNOWN | Stop.DIVERGED:
-                # A hotspot replay follows one output: it has no use for a single row.
+                # A hotspot replay follows a whole output: a single row is no use to it.
                 coming = request.policy != "hotspot" and request.state(output) in self.in_flight
                 return coming or _blocked(request)
             case Stop.UNDECIDED | Stop.CORRUPT:
@@ -203,12 +203,12 @@ class LogitsCache:
         return False
 
     def _drop_if_corrupt(self, replay: Replay) -> None:
-        """A row that is not what was recorded leaves; whoever came upon it has it computed, and recorded again."""
+        """Drop a row that fails its checksum; the request has the model compute it and records it again."""
         if replay.stop is Stop.CORRUPT and replay.node is not None:
             self.trie.drop_corrupt(replay.node)
 
     def _arrived(self, replay: Replay, request: CachedRequest) -> bool:
-        """Whether the row that a request waits for is there; its replay stops if it will not come."""
+        """Whether the awaited row is there; stops the replay if the row will not come."""
         assert request.awaits is not None
         node = self.trie.find(request.awaits)
         if node is not None:
@@ -217,7 +217,7 @@ class LogitsCache:
             request.awaits = None
             replay.resume(node)
         elif _blocked(request):
-            pass  # The model may not be asked, even if the row never comes.
+            pass  # The model must not draw the next token, even if the row never comes.
         elif request.patience and request.awaits in self.in_flight:
             request.patience -= 1
         else:
@@ -226,7 +226,7 @@ class LogitsCache:
         return node is not None
 
     def queued(self, request: CachedRequest, output: Sequence[int]) -> None:
-        """A request goes to the model, which computes the row after its output for it."""
+        """Note that a request goes to the model, which computes the row after its output."""
         if request.epoch == self.epoch:
             self._computes(request, request.state(output))
 
@@ -238,7 +238,7 @@ class LogitsCache:
             self.in_flight.add(state)
 
     def concluded(self, replay: Replay) -> None:
-        """A replay has stopped: count it and what it used."""
+        """Count a replay that has stopped, and mark the nodes that it used."""
         assert replay.stop is not None
         self.trie.touch(replay.path or ())
         if isinstance(replay.policy, Hotspot):
@@ -250,8 +250,10 @@ class LogitsCache:
         counts.stops[replay.stop.value] += 1
 
     def record(self, request: CachedRequest, output: Sequence[int], row: bytes | None) -> None:
-        """Keep the packed distribution that the last token of ``output`` was drawn from; None for one that cannot
-        be replayed.  Rows of weights that were replaced meanwhile are not kept."""
+        """Record the packed distribution that the last token of ``output`` was drawn from.
+
+        ``row`` is None if it cannot be replayed.  Rows of weights that were replaced meanwhile are not recorded.
+        """
         if row is None or request.epoch != self.epoch:
             self._computes(request, None)
             return
@@ -262,10 +264,14 @@ class LogitsCache:
         self._computes(request, request.state(output))
 
     def depart(self, request: CachedRequest, output: Sequence[int], *, ended: bool, replayed: int) -> None:
-        """A request is over.
+        """Clean up after a request.
 
-        ``ended`` says that the output is whole (finish reason stop or length): only then is it used up for distinct
-        sampling.  ``replayed`` of its tokens came from the cache.
+        Args:
+            request: the request, in whatever way it ended.
+            output: all its tokens.
+            ended: whether the output is complete (finish reason stop or length); only then does distinct sampling
+                count it as used up.
+            replayed: how many of the tokens came from the cache.
         """
         if request.writer is not None and request.epoch == self.epoch:
             request.writer.close()
@@ -294,7 +300,7 @@ class LogitsCache:
         if node is None or key in self._ahead:
             return
         policy = Stepwise(request.rule, seed, len(request.prompt) - 1)
-        self._ahead[key] = _Ahead(Replay(node, policy, keep_path=False))
+        self._ahead[key] = _PrefetchedSample(Replay(node, policy, keep_path=False))
         self._pending.append(key)
         while len(self._ahead) > MAX_PREFETCHED or self._ahead_tokens > MAX_PREFETCHED_TOKENS:
             _, oldest = self._ahead.popitem(last=False)
@@ -304,11 +310,11 @@ class LogitsCache:
 
     @property
     def prefetching(self) -> bool:
-        """Whether there is something to replay ahead."""
+        """Whether there are next samples left to replay ahead."""
         return bool(self._pending)
 
     def prefetch(self, limit: int) -> None:
-        """Replay next samples of known states ahead of their requests, ``limit`` tokens at most (paper, 6.3)."""
+        """Replay next samples of cached states ahead of their requests, at most ``limit`` tokens (paper, 6.3)."""
         started = time.perf_counter()
         while self._pending and limit > 0:
             ahead = self._ahead.get(self._pending[0])
@@ -319,7 +325,7 @@ class LogitsCache:
 
             def take(token: int, _node: Node, tokens: list[int] = ahead.tokens) -> Verdict:
                 tokens.append(token)
-                return Verdict.GOES_ON
+                return Verdict.CONTINUES
 
             ahead.replay.run(take, limit)
             self._drop_if_corrupt(ahead.replay)
@@ -333,11 +339,11 @@ class LogitsCache:
         self.statistics.prefetch_seconds += time.perf_counter() - started
 
     def bypass(self, reason: str) -> None:
-        """Count a request that the cache cannot serve."""
+        """Count a request that the cache cannot serve, by reason."""
         self.statistics.bypassed[reason] += 1
 
     def flush(self) -> None:
-        """Forget every distribution: the weights changed, or the operator asked."""
+        """Drop every distribution, after a change of weights or on the operator's request."""
         self.trie.clear()
         self.distinct.clear()
         self.in_flight.clear()
@@ -348,14 +354,17 @@ class LogitsCache:
         self.statistics.flushes += 1
 
     def check_integrity(self) -> None:
-        """Raise IntegrityError unless all books balance."""
+        """Raise IntegrityError unless all counters agree with the data."""
         self.trie.check_integrity()
         self.distinct.check_integrity()
-        expect(len(self._ahead) <= MAX_PREFETCHED, "too much ahead")
-        expect(self._ahead_tokens == sum(len(ahead.tokens) for ahead in self._ahead.values()), "tokens ahead")
+        expect(len(self._ahead) <= MAX_PREFETCHED, "too many prefetched samples")
+        expect(
+            self._ahead_tokens == sum(len(ahead.tokens) for ahead in self._ahead.values()),
+            "prefetched tokens",
+        )
 
     def summary(self) -> dict[str, Any]:
-        """Counters and sizes as JSON-safe values."""
+        """Return counters and sizes as JSON-safe values."""
         counts = self.statistics
         summary = {
             "lookups": counts.lookups,
@@ -396,5 +405,5 @@ class LogitsCache:
 
 
 def _blocked(request: CachedRequest) -> bool:
-    """Whether it is a distinct sample that must stay behind an earlier one."""
+    """Whether the request is a distinct sample that must wait for an earlier one."""
     return request.sample is not None and request.sample.blocked

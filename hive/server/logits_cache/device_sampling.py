@@ -1,14 +1,13 @@
-"""The sampler's twin for accelerators: whole batches, and no wait for the device.
+"""The sampler on an accelerator: draws whole batches without waiting for the device.
 
 Order, weights, truncations and random numbers are those of :mod:`hive.server.logits_cache.sampling`; the tail's
-weights are float32 and sums are added up in another order.  Inside the head, where replay draws too, a draw can
-therefore differ from replay's only where the uniform number lies within about 1e-15 of the boundary between two
-tokens.
+weights are float32, and sums are added up in another order.  So inside the head, where replay draws too, a draw can
+differ from replay's only if the uniform number lies within about 1e-15 of the boundary between two tokens.
 
-Nothing here sorts a row of the vocabulary: the head is selected by top-k (FlashInfer's where it is installed), and a
-draw beyond it is found in two steps, first among the sums of blocks of the tail, then inside one block.  On CUDA two
-Triton kernels do this (:mod:`hive.server.logits_cache.triton_sampling`); the torch operations below are their
-reference, and serve what the kernels do not: whole rows as heads, and samples without replacement.
+Nothing here sorts a whole row.  The head is selected by top-k (FlashInfer's if it is installed).  A draw beyond it is
+found in two steps: first among the sums of blocks of the tail, then inside one block.  On CUDA two Triton kernels do
+this (:mod:`hive.server.logits_cache.triton_sampling`).  The torch operations below are their reference, and handle
+what the kernels do not: whole rows as heads, and samples without replacement.
 """
 
 from __future__ import annotations
@@ -23,36 +22,36 @@ import torch
 from hive.server.logits_cache.head import MIN_PROBABILITY, MIN_TOKENS
 
 LARGEST_KERNEL_HEAD = 1024
-"""Largest head that the kernels sort."""
+"""Largest head that the kernels can sort."""
 
 CHUNK = 256
-"""Rows that are drawn together: each holds some 16 bytes per vocabulary entry for the moment."""
+"""Rows that are drawn together: each temporarily takes some 16 bytes per vocabulary entry."""
 
 BLOCK = 512
-"""Tokens of the tail that are summed up together."""
+"""Tokens of the tail per partial sum."""
 
 _ROUNDING = 1.0 - 2.0**-40
-"""Keeps a target below the sum that it was scaled by."""
+"""Keeps a target below the sum that it was scaled by, despite rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truncations:
-    """Which rules may cut the tail of any row of the batch; known on the host, so that the others cost nothing."""
+    """Rules that may cut the tail of some row of the batch.  The host knows them, so that unused ones cost nothing."""
 
     top_k: bool = True
-    """A ``top_k`` is larger than the head; one that ends inside the head is honoured without being announced."""
+    """Whether some ``top_k`` is larger than the head; one that ends inside the head always works."""
     top_p: bool = True
     min_p: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnRows:
-    """Drawn tokens (int32, ``[batch]``) and what they were drawn from, in few tensors so that few copies move it.
+    """Drawn tokens (int32, ``[batch]``) and the heads they were drawn from, in few tensors so that few copies suffice.
 
     ``heads`` (int32, ``[batch, 2, k]``) are each row's most likely tokens in sampling order: their ids, and the bits
-    of their float32 logits.  ``scalars`` (float64, ``[batch, 5]``) has a row's number of tokens that are worth
-    keeping; its support, temperature and normaliser as in :class:`hive.server.logits_cache.head.Head`; and the drawn
-    token's probability under its rule.
+    of their float32 logits.  ``scalars`` (float64, ``[batch, 5]``) are, for each row: the number of tokens to record;
+    support, temperature and normaliser as in :class:`hive.server.logits_cache.head.Head`; and the probability of the
+    drawn token under its rule.
     """
 
     tokens: torch.Tensor
@@ -73,13 +72,24 @@ def draw_rows(
     truncations: Truncations = Truncations(),
     remaining: torch.Tensor | None = None,
 ) -> DrawnRows:
-    """Draw one token per row of ``logits`` (float, ``[batch, vocabulary]``); all else is ``[batch]``.
+    """Draw one token per row.
 
-    ``head_size`` tokens of a row at the most are told apart, and those less likely than ``min_probability`` are not
-    worth keeping.  ``remaining`` (float32, ``[batch, vocabulary]``) multiplies the probabilities after truncation:
-    it is how samples without replacement leave out what is used up.  Rows with nothing to draw from (overflow to
-    NaN, or every token forbidden) give a token, and stop nobody; so does greedy sampling from more equal maxima
-    than a head holds.
+    Rows without anything to draw from (overflow to NaN, or every token forbidden) give an arbitrary token and do not
+    raise.  So does greedy sampling from more equal maxima than a head holds.
+
+    Args:
+        logits: float, ``[batch, vocabulary]``; all other tensors but ``remaining`` are ``[batch]``.
+        temperatures: of the rule of each row.
+        top_ks: likewise.
+        top_ps: likewise.
+        min_ps: likewise.
+        seeds: int64.
+        positions: index of the last token before the drawn one.
+        head_size: maximum number of tokens of a head.
+        min_probability: tokens less likely than this are not recorded.
+        truncations: rules that may cut a tail.
+        remaining: float32, ``[batch, vocabulary]``; multiplies the probabilities after truncation, which excludes what
+            samples without replacement used up.
     """
     if logits.is_cuda and remaining is None and head_size <= LARGEST_KERNEL_HEAD and _installed("triton"):
         from hive.server.logits_cache import triton_sampling
@@ -127,7 +137,7 @@ def _draw(
     )
     values, ids = _in_order(*_top(rows, min(head_size, rows.shape[1])))
     supports = (rows > -torch.inf).sum(dim=-1)
-    # Top-k picks arbitrarily among tokens tied with its last one: unless it has all tokens, those are tail.
+    # Top-k picks arbitrarily among tokens tied with its last one; these count as tail, unless it has all tokens.
     in_head = (values > values[:, -1:]) | (supports <= values.shape[1])[:, None] & (values > -torch.inf)
     sizes = in_head.sum(dim=-1)
     first = values[:, :1]
@@ -146,7 +156,7 @@ def _draw(
     tail.scatter_(1, ids.long(), torch.where(in_head, 0.0, tail.gather(1, ids.long())))
     normalisers = mass + tail.view(-1, blocks, BLOCK).sum(dim=-1).double().sum(dim=-1, keepdim=True)
 
-    # With every finite token in the head there is no tail to cut.
+    # If every finite token is in the head, there is no tail to cut.
     inside = torch.minimum(supports, top_ks)[:, None] <= sizes[:, None]
     kept = in_head & (torch.arange(values.shape[1], device=values.device) < top_ks[:, None])
     if truncations.top_p:
@@ -168,7 +178,7 @@ def _draw(
     if remaining is not None:
         left, left_of_tail = chosen * remaining.gather(1, ids.long()), tail.clone()
         left_of_tail[:, : rows.shape[1]] *= remaining
-        # With nothing left, any sample repeats one: draw as if for the first time.
+        # If nothing is left, any sample repeats an earlier one: draw without exclusions.
         any_left = (left.sum(dim=-1, keepdim=True) + left_of_tail.sum(dim=-1, keepdim=True)) > 0.0
         chosen, tail = torch.where(any_left, left, chosen), torch.where(any_left, left_of_tail, tail)
         sums = chosen.cumsum(dim=-1)
@@ -192,7 +202,7 @@ def _draw(
 
 
 def _top(rows: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ``size`` largest entries of each row (float) and their places, in any order."""
+    """Return the ``size`` largest entries of each row (float) and their indices, in any order."""
     if rows.is_cuda and size < rows.shape[1] and _installed("flashinfer"):
         values, ids = importlib.import_module("flashinfer").top_k(rows, size)
     else:
@@ -201,9 +211,9 @@ def _top(rows: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _in_order(values: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Entries (float32, int32) by value, descending, and by id, ascending.
+    """Return entries (float32, int32) by value, descending, and by id, ascending.
 
-    One sort of integers does it: floats of either sign compare like integers once the negative ones' bits are
+    One sort of integers suffices: floats of either sign compare like integers once the bits of negative ones are
     flipped.  Adding zero makes -0.0 equal to 0.0.
     """
     bits = (values + 0.0).view(torch.int32).long()
@@ -218,7 +228,7 @@ def _cut(
     top_ks: torch.Tensor,
     top_ps: torch.Tensor,
 ) -> torch.Tensor:
-    """The tail without what top-k and top-p cut off the ``whole`` weights; ties with the last kept one stay."""
+    """Return the tail without what top-k and top-p cut off the ``whole`` weights; ties with the last kept one stay."""
     vocabulary = whole.shape[1]
     ordered = whole.double().sort(dim=-1, descending=True).values
     starts = ordered.cumsum(dim=-1) - ordered
@@ -230,7 +240,7 @@ def _cut(
 
 
 def _draw_tail(tail: torch.Tensor, block_sums: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Inverse CDF over the tail by id: token (int64, ``[batch, 1]``).
+    """Return a token drawn by inverse CDF over the tail, by id (int64, ``[batch, 1]``).
 
     ``block_sums`` (float64, ``[batch, blocks]``) are cumulative.
     """
@@ -241,7 +251,7 @@ def _draw_tail(tail: torch.Tensor, block_sums: torch.Tensor, target: torch.Tenso
     inner = tail.view(tail.shape[0], -1, BLOCK).gather(1, block[:, :, None].expand(-1, 1, BLOCK)).squeeze(1)
     weights = inner.double()
     sums = weights.cumsum(dim=-1)
-    # A block's float32 sum and its float64 sums differ in rounding: scale from the one to the other.
+    # A block's float32 sum and its float64 sums differ in rounding: rescale from one to the other.
     share = ((target - lower) / (upper - lower)).clamp(0.0, _ROUNDING)
     place = torch.searchsorted(sums, share * sums[:, -1:], right=True).clamp(max=BLOCK - 1)
     return block * BLOCK + place
@@ -249,12 +259,12 @@ def _draw_tail(tail: torch.Tensor, block_sums: torch.Tensor, target: torch.Tenso
 
 @cache
 def _installed(package: str) -> bool:
-    """Whether an optional package is there: SGLang brings FlashInfer and Triton along on a GPU."""
+    """Whether an optional package is installed; on a GPU, SGLang depends on FlashInfer and Triton."""
     return importlib.util.find_spec(package) is not None
 
 
 def uniform_rows(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """:func:`hive.server.logits_cache.sampling.uniform` for int64 ``[batch]``; float64 ``[batch]``."""
+    """Return :func:`hive.server.logits_cache.sampling.uniform` of int64 ``[batch]`` tensors, as float64 ``[batch]``."""
     mixed = _mix(_mix(seeds.to(torch.int64)) + (positions.to(torch.int64) + 1) * _signed(0x9E3779B97F4A7C15))
     return _shifted(mixed, 11).double() * 2.0**-53
 

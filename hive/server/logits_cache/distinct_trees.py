@@ -1,4 +1,4 @@
-"""The trees of distinct samples of all states, within a budget of bytes."""
+"""The distinct-sampling trees of all states, within a byte budget."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _Key: TypeAlias = tuple[bytes, SamplingRule]
 
 
 class DistinctTrees:
-    """Trees by state under a byte budget, forgetting the least recently sampled.
+    """Trees by state within a byte budget; forgets the least recently sampled.
 
-    A forgotten state starts afresh: its next sample may equal one from before.  No other state notices.
-    Not thread-safe: it lives on the scheduler's thread.
+    A forgotten state starts over: its next sample may equal an earlier one.  Other states are not affected.
+    Not thread-safe: only the scheduler's thread uses it.
     """
 
     def __init__(self, capacity_bytes: int) -> None:
@@ -27,7 +27,7 @@ class DistinctTrees:
         self.capacity_bytes = capacity_bytes
         self.nbytes = 0
         self.forgotten = 0
-        """Trees dropped for want of room."""
+        """Trees dropped to stay within the budget."""
         self._trees: OrderedDict[_Key, DistinctTree] = OrderedDict()
         self._sizes: dict[_Key, int] = {}
 
@@ -35,9 +35,9 @@ class DistinctTrees:
         return len(self._trees)
 
     def sample(self, digest: bytes, rule: SamplingRule, numbers: Callable[[int], float]) -> DistinctSample:
-        """Begin the next sample of a state, which becomes the most recently used; see :meth:`DistinctTree.sample`.
+        """Begin the next sample of a state, and mark the state as the most recently used.
 
-        ``digest`` names the state and whatever else decides where an output ends (see :class:`DistinctTree`).
+        ``digest`` identifies the state and whatever else decides where an output ends (see :class:`DistinctTree`).
         """
         key = (digest, rule)
         tree = self._trees.get(key)
@@ -49,20 +49,20 @@ class DistinctTrees:
         return sample
 
     def resize(self, capacity_bytes: int) -> None:
-        """Change the budget, down to nothing, and forget what is above it."""
+        """Change the budget, possibly to zero, and forget what exceeds it."""
         self.capacity_bytes = max(0, capacity_bytes)
         self._evict()
 
     def clear(self) -> None:
-        """Forget everything (weights changed, or the operator flushed).  Samples in flight go on undisturbed."""
+        """Drop everything, after a change of weights or on the operator's request; samples in flight continue."""
         self._trees.clear()
         self._sizes.clear()
         self.nbytes = 0
 
     def check_integrity(self) -> None:
-        """Raise IntegrityError unless every tree is sound, the bytes add up and the budget holds.
+        """Raise IntegrityError unless every tree is consistent, the bytes add up and the budget holds.
 
-        Trees with a sample in flight stay, whatever the budget.
+        Trees with a sample in flight are kept even above the budget.
         """
         for tree in self._trees.values():
             tree.check_integrity()

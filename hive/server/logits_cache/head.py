@@ -1,8 +1,8 @@
 """One next-token distribution, cut to its head, with what is needed to sample from it exactly.
 
-A full row costs 304 KB per token for a 152k vocabulary in bf16; nearly all of it is never drawn.  A
-:class:`Head` keeps the most likely tokens in the sampler's order (logit descending, token id ascending) and the
-normaliser of the whole row, so that a draw that falls inside the head is exactly the draw from the whole row.
+A full row of a 152k vocabulary in bf16 takes 304 KB per token, and nearly all of it is never drawn.  A :class:`Head`
+keeps the most likely tokens in the sampler's order (logit descending, token id ascending) and the normaliser of the
+whole row, so a draw that falls inside the head is exactly the draw from the whole row.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ SUM_TOLERANCE = 1e-6
 """Relative error allowed for normalisers that were summed in float32 over a whole vocabulary."""
 
 MIN_PROBABILITY = 4e-5
-"""Least probability of a token that is worth its bytes in a recorded head.
+"""Probability below which a token is not recorded in a head.
 
 Cutting by probability loses the least mass for a given number of tokens kept.  On the small model's rows at T = 1
 this keeps 205 tokens of 49,152 on average and leaves out 1.0% of the mass; at T = 0.7, 36 tokens and 0.1%.
 """
 
 MIN_TOKENS = 20
-"""Tokens kept however unlikely: as many as an OpenAI client may ask the log-probabilities of."""
+"""Tokens kept however unlikely they are: an OpenAI client may ask for the log-probabilities of so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class Head:
         support: int,
         normalisers: Mapping[float, float],
     ) -> Self:
-        """A head from the top-k entries of a row, in any order.
+        """Return a head from the top-k entries of a row, given in any order.
 
-        Top-k picks arbitrarily among entries tied with the last one, so unless everything finite is there, those
-        are dropped.  A row whose top-k are all equal keeps nothing: such a row cannot be replayed.
+        Top-k picks arbitrarily among entries tied with the last one.  So these are dropped, unless all finite entries
+        are given.  A row whose top-k are all equal gives an empty head and cannot be replayed.
         """
         finite = logits > -np.inf
         if not finite.all():
@@ -68,8 +68,12 @@ class Head:
         return cls(ids[order].astype(np.int32), logits[order], support, normalisers)
 
     @classmethod
-    def of_row(cls, row: NDArray[np.float32], temperature: float) -> Self:
-        """The untruncated head of a full row (float32, ``[vocabulary]``)."""
+    def from_row(cls, row: NDArray[np.float32], temperature: float) -> Self:
+        """Return the untruncated head of a full row (float32, ``[vocabulary]``).
+
+        Raises:
+            ValueError: if the row has no finite entry.
+        """
         (ids,) = np.nonzero(row > -np.inf)
         logits = row[ids]
         if len(ids) == 0:
@@ -83,18 +87,18 @@ class Head:
         return self.support == len(self.ids)
 
     def weights(self, temperature: float) -> NDArray[np.float64]:
-        """Unnormalised probabilities of the head's tokens, the first one's being 1 (float64, ``[n]``)."""
+        """Return unnormalised probabilities of the head's tokens (float64, ``[n]``); the first one's is 1."""
         weights = self.logits.astype(np.float64)
         weights -= weights[0]
         weights /= temperature
         return np.exp(weights, out=weights)
 
     def normaliser_bounds(self, temperature: float, weights: NDArray[np.float64]) -> tuple[float, float]:
-        """Lower and upper bound of the whole row's sum of weights at a temperature; equal where it is known.
+        """Return lower and upper bound of the whole row's sum of weights at a temperature; equal if it is known.
 
-        At a temperature nobody summed, the tail is bounded from a sum at another one: with x_i in (0, 1] the
-        tail's weights relative to the last kept token and m of them, ``sum(x_i ** r)`` lies between the sum and
-        ``m * mean ** r`` by Jensen's inequality, in the order that r >= 1 (cooler) or r < 1 (warmer) decides.
+        At a temperature without a recorded sum, the tail is bounded from the sum at another one.  With x_i in (0, 1]
+        the tail's m weights relative to the last kept token, ``sum(x_i ** r)`` lies between ``sum(x_i)`` and
+        ``m * mean ** r`` by Jensen's inequality; r >= 1 (cooler) or r < 1 (warmer) decides which is the lower bound.
         """
         if not self.complete:
             known = self.normalisers.get(temperature)
@@ -105,13 +109,13 @@ class Head:
             return inside, inside
         left_out = self.support - len(self.ids)
         gap = float(self.logits[-1]) - float(self.logits[0])
-        # Nothing in the tail is likelier than the last kept token.
+        # No token in the tail is more likely than the last kept token.
         lower, upper = inside, inside + left_out * float(np.exp(gap / temperature))
         for other, total in self.normalisers.items():
             other_weights = self.weights(other)
             last = float(other_weights[-1])
             if last == 0.0:
-                # So cold that the sum says nothing of the tail.
+                # At so low a temperature the sum says nothing about the tail.
                 continue
             rest = total - float(other_weights.sum())
             slack = SUM_TOLERANCE * total
@@ -126,8 +130,8 @@ class Head:
         return lower, upper
 
     def trimmed(self, min_probability: float = MIN_PROBABILITY) -> Self:
-        """The head without tokens less likely than ``min_probability`` at its warmest temperature, though not
-        without its first :data:`MIN_TOKENS`."""
+        """Return the head without tokens less likely than ``min_probability`` at its highest temperature; the first
+        :data:`MIN_TOKENS` always stay."""
         size = len(self.ids)
         if min_probability > 0.0 and size > MIN_TOKENS and self.normalisers:
             temperature = max(self.normalisers)
@@ -139,5 +143,5 @@ class Head:
         return type(self)(self.ids[:size], self.logits[:size], self.support, self.normalisers)
 
     def with_normalisers(self, normalisers: Mapping[float, float]) -> Self:
-        """The same head with the normaliser at other temperatures."""
+        """Return the same head with other normalisers."""
         return type(self)(self.ids, self.logits, self.support, normalisers)

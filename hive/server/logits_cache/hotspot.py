@@ -1,13 +1,13 @@
 """Hotspot sampling (paper, section 6.2): resample only where the model was unsure, keep the cached tokens elsewhere.
 
-A step of a cached output scores high where its distribution has a large entropy, a weak favourite, and comes early
-(equations 2 to 4; the paper's formulas for the decay and the normalisation did not survive in our copy of its text,
-so both are named here).  Steps above a threshold, or the few highest, are drawn anew; the others keep the token of
-the cached output, and replay ends where a resampled token differs from it.
+A step of a cached output scores high if its distribution has a large entropy and no clear favourite, and if it comes
+early (equations 2 to 4; our copy of the paper lost the formulas of the decay and of the normalisation, so both are
+defined here).  Steps above a threshold, or the few with the highest scores, are resampled.  The others keep the token
+of the cached output.  Replay ends where a resampled token differs from it.
 
-**Approximate.**  Given the cached output, a kept token is certain although the model would have drawn another one
+**Approximate.**  Given the cached output, a kept token is certain, although the model would have drawn another one
 with probability ``1 - p``: more of the output repeats than under exact (step-wise) sampling.  :func:`kl_divergence`
-says how far apart the two distributions are.
+measures how far the two distributions are apart.
 """
 
 from __future__ import annotations
@@ -23,21 +23,25 @@ from hive.server.logits_cache.head import Head
 from hive.server.logits_cache.sampling import SamplingRule
 
 THRESHOLD = 0.6
-"""Normalised score above which a step is resampled (the paper's)."""
+"""Normalised score above which a step is resampled (the paper's value)."""
 
 DECAY_STEPS = 500.0
-"""Steps over which a score falls by a factor of e (our choice: the paper's output length, as it favours earlier steps
-only slightly)."""
+"""Steps over which a score falls by a factor of e (our choice: the length of the paper's outputs, since the paper
+favours earlier steps only slightly)."""
 
 
 @dataclass(frozen=True, slots=True)
 class HotspotRule:
-    """Which steps of a cached output are resampled; ValueError names the field that is out of range."""
+    """Which steps of a cached output to resample.
+
+    Raises:
+        ValueError: if a field is out of range; the message names it.
+    """
 
     threshold: float = THRESHOLD
-    """Steps with a normalised score above it are, in [0, 1); ignored if ``top_k`` is given."""
+    """Resample steps with a normalised score above this, in [0, 1); ignored if ``top_k`` is given."""
     top_k: int | None = None
-    """The so many steps of highest score are."""
+    """Resample this many steps, those with the highest scores."""
     decay: float = DECAY_STEPS
     """Steps over which a score falls by a factor of e; infinite for no decay."""
 
@@ -54,11 +58,11 @@ DEFAULT = HotspotRule()
 
 
 def row_uncertainty(head: Head, temperature: float) -> float:
-    """Entropy in nats times (1 - probability of the likeliest token), before truncation (equations 2 and 3).
+    """Return entropy in nats times (1 - probability of the likeliest token), before truncation (equations 2 and 3).
 
-    What a head leaves out is taken to be spread evenly over the tokens left out, which makes the result an upper
-    bound; where its mass is only bounded, the upper bound counts.  An empty head stands for a row without a
-    favourite, whose likeliest tokens are all equal: it counts as flat.
+    The mass of the tokens that the head leaves out is spread evenly over them, so the result is an upper bound.  If
+    that mass is only bounded, its upper bound counts.  An empty head stands for a row whose likeliest tokens are all
+    equal; it counts as uniform.
     """
     if len(head.ids) == 0:
         return math.log(head.support) * (1.0 - 1.0 / head.support)
@@ -74,11 +78,10 @@ def row_uncertainty(head: Head, temperature: float) -> float:
 
 
 def scores(heads: Sequence[Head], temperature: float, *, decay: float = DECAY_STEPS) -> NDArray[np.float64]:
-    """Importance of each step of a cached output (float64, ``[len(heads)]``), in [0, 1] (equation 4).
+    """Return the importance of each step of a cached output (float64, ``[len(heads)]``), in [0, 1] (equation 4).
 
-    ``heads[t]`` is the distribution that output token t was drawn from.  Scores are normalised by their least and
-    largest value over the output; where these are equal, every step is as unsure as any other, and all score 1, or
-    0 if all are certain.
+    ``heads[t]`` is the distribution that output token t was drawn from.  Scores are normalised by the least and the
+    largest value over the output.  If these are equal, all steps score 1, or 0 if all are certain.
     """
     return _normalised([row_uncertainty(head, temperature) for head in heads], decay)
 
@@ -95,15 +98,14 @@ def _normalised(uncertainties: Sequence[float], decay: float) -> NDArray[np.floa
 
 
 def hotspots(heads: Sequence[Head], rule: SamplingRule, policy: HotspotRule = DEFAULT) -> NDArray[np.bool_]:
-    """The steps of a cached output to resample (bool, ``[len(heads)]``); see :func:`select`."""
+    """Return the steps of a cached output to resample (bool, ``[len(heads)]``); see :func:`select`."""
     return select([row_uncertainty(head, rule.temperature) for head in heads], policy)
 
 
 def select(uncertainties: Sequence[float], policy: HotspotRule = DEFAULT) -> NDArray[np.bool_]:
-    """The steps to resample, given :func:`row_uncertainty` of each (bool, ``[steps]``).
+    """Return the steps to resample, given :func:`row_uncertainty` of each (bool, ``[steps]``).
 
-    Steps of score 0 are never chosen, though there be fewer than ``top_k`` others.  Of equal scores the earlier
-    step goes first.
+    Steps of score 0 are never chosen, even if fewer than ``top_k`` remain.  Ties go to the earlier step.
     """
     score = _normalised(uncertainties, policy.decay)
     if policy.top_k is None:
@@ -116,13 +118,13 @@ def select(uncertainties: Sequence[float], policy: HotspotRule = DEFAULT) -> NDA
 def kl_divergence(
     heads: Sequence[Head], output: Sequence[int], rule: SamplingRule, hot: Sequence[bool] | NDArray[np.bool_]
 ) -> float:
-    """KL(hotspot || exact) in nats of the next sample of a state, given its cached output.
+    """Return KL(hotspot || exact), in nats, of the next sample of a state, given its cached output.
 
-    Hotspot sampling reaches step t if it drew the cached token at every hotspot before, and keeps the cached token
-    at each other step, where exact sampling would draw it with probability p; beyond the replay both are the model.
-    So the divergence is the sum over kept steps of ``P(reached) * -log p``, exactly; infinite where the rule
-    forbids a kept token.  Probabilities of tokens beyond a head, and those of heads of unknown mass, are estimated
-    as in :func:`row_uncertainty`.
+    Hotspot sampling reaches step t if it drew the cached token at every earlier hotspot.  At each other step it keeps
+    the cached token, which exact sampling would draw with probability p.  Beyond the replay, both are the model.  So
+    the divergence is exactly the sum over kept steps of ``P(reached) * -log p``; it is infinite if the rule forbids a
+    kept token.  Probabilities of tokens beyond a head, and of heads of unknown mass, are estimated as in
+    :func:`row_uncertainty`.
     """
     divergence, reached = 0.0, 1.0
     for head, token, resampled in zip(heads, output, hot, strict=True):
@@ -139,7 +141,7 @@ def _mass(head: Head, temperature: float, weights: NDArray[np.float64]) -> float
 
 
 def _probability(head: Head, rule: SamplingRule, token: int) -> float:
-    """Of a token under the rule, the tail spread evenly; 0 for what the rule cuts off."""
+    """Return a token's probability under the rule, with the tail spread evenly; 0 if the rule cuts it off."""
     if len(head.ids) == 0:
         return 1.0 / head.support
     weights = head.weights(rule.temperature)
@@ -154,6 +156,6 @@ def _probability(head: Head, rule: SamplingRule, token: int) -> float:
     (at,) = np.nonzero(head.ids == token)
     if len(at):
         return float(spread[at[0]] / spread[kept].sum()) if kept[at[0]] else 0.0
-    # Some token of the tail: any of them is as likely as the next to be among those that are kept.
+    # The token lies in the tail: every token of the tail is equally likely to be among the kept ones.
     beyond = kept[len(weights) :]
     return float(spread[len(weights) :][beyond].sum() / spread[kept].sum() / left_out) if left_out else 0.0

@@ -1,10 +1,10 @@
-"""Rows that are being computed: which states the requests in flight are at.
+"""The states whose rows the model is computing for requests in flight.
 
-A request that needs a row which the model is computing for another one waits for it, and draws its own token from it:
-samples of a state that are asked for at the same time share one computation for as long as they agree. The alternative,
-to let only the first one go ahead until its end, would save as much and make the others wait for tokens that they will
-not have in common with it.  Another, to give each sample a row of its own as soon as the prompt is known, was measured
-with a model of 8B parameters on an H200: a search took as many steps, three times the tokens, and longer.
+A request that needs such a row waits for it and draws its own token from it: samples of a state that arrive together
+share one computation for as long as they agree.  Two alternatives were rejected.  To let only the first sample run
+until its end would save as much, but the others would wait for tokens that they do not share with it.  To give each
+sample its own row as soon as the prompt is known was measured with an 8B model on an H200: a search took as many
+steps, three times the tokens, and longer.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import Final
 
 PATIENCE: Final = 64
-"""Loops of the scheduler that a request waits for one row; whoever computes it may itself have to wait. A number of
-loops and no time, because all tensor-parallel ranks must give up in the same one."""
+"""Scheduler loops that a request waits for one row; the request that computes it may itself have to wait.  Loops
+rather than seconds, because all tensor-parallel ranks must give up in the same loop."""
 
 
 class InFlight:
-    """How many requests compute the row of a state, by the state's digest."""
+    """Counts, by the state's digest, the requests for which the model computes its row."""
 
     def __init__(self) -> None:
         self._states: dict[bytes, int] = {}
@@ -29,11 +29,11 @@ class InFlight:
         return len(self._states)
 
     def add(self, state: bytes) -> None:
-        """One more request computes it."""
+        """Count one more request for which the row is computed."""
         self._states[state] = self._states.get(state, 0) + 1
 
     def discard(self, state: bytes) -> None:
-        """One of them has its row, or is gone; states of before a `clear` are none."""
+        """Count one less, which has its row or has left; states added before `clear` are ignored."""
         left = self._states.get(state, 0) - 1
         if left > 0:
             self._states[state] = left
@@ -41,5 +41,5 @@ class InFlight:
             self._states.pop(state, None)
 
     def clear(self) -> None:
-        """Nobody shall wait for what is computed now."""
+        """Forget all states, so that no request waits for a row computed with old weights."""
         self._states.clear()

@@ -1,6 +1,7 @@
-"""Log-probabilities of replayed tokens, in the form the engine reports those of generated ones.
+"""Log-probabilities of replayed tokens, in the form in which the engine reports those of generated ones.
 
-They are those of the tempered distribution before truncation, as SGLang's are, computed from the recorded row.
+As in SGLang they are those of the distribution after temperature and before truncation; they are computed from the
+recorded row.
 """
 
 from __future__ import annotations
@@ -14,25 +15,27 @@ import numpy as np
 from hive.server.logits_cache.head import Head
 
 LEAST = float(np.finfo(np.float32).min)
-"""What stands for minus infinity, as in the engine."""
+"""Stands for minus infinity, as in the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Natural logarithms for one position."""
+    """Log-probabilities (natural) at one position."""
 
     token: float
     top_values: list[float]
     top_ids: list[int]
     chosen_values: list[float]
-    """Of the token ids that the request asked for."""
+    """Those of the token ids that the request asked for."""
 
 
 def token_logprobs(
     head: Head, temperature: float, token: int, top: int, chosen: Sequence[int]
 ) -> TokenLogprobs | None:
-    """What a request that asked for ``top`` alternatives and the ``chosen`` ids gets for ``token``; None where the
-    head is too short for it, or nobody summed the row at this temperature."""
+    """Return the log-probabilities for a request that asked for ``top`` alternatives and the ``chosen`` ids.
+
+    Returns None if the head is too short for them, or if the row's sum at this temperature is unknown.
+    """
     weights = head.weights(temperature)
     low, high = head.normaliser_bounds(temperature, weights)
     if low != high or (top > len(head.ids) and not head.complete):

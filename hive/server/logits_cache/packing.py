@@ -1,13 +1,13 @@
-"""Heads as bytes: what a cached token costs in memory.
+"""Heads as bytes: the memory that a cached token takes.
 
-Token ids take two bytes, or three above 65,536 tokens.  Logits of a bf16 model are kept without loss as steps between
-successive bf16 numbers, one byte each since they are sorted; logits that are no bf16 numbers (a float32 model, or
-penalties on top) take four bytes.  A head that holds most of its vocabulary (``--hive-logits-cache-form full``) is
-laid out by token id instead, so that ids cost nothing.
+Token ids take two bytes, or three in vocabularies above 65,536 tokens.  Logits of a bf16 model are kept without loss:
+they are sorted, so the steps between successive bf16 numbers take one byte each.  Logits that are not bf16 numbers (a
+float32 model, or penalties on top) take four bytes.  A head that holds most of its vocabulary
+(``--hive-logits-cache-form full``) is laid out by token id, so that ids take no bytes.
 
 The last four bytes are a checksum (CRC-32: it finds every error in up to three bits, or within 32 successive ones).
-It is looked at whenever a row is unpacked, before anything is read off it: a third of a microsecond for 500 bytes,
-about 1% of the first draw from a row.  Later draws take the table that was made then, and read no bytes.
+It is verified whenever a row is unpacked: a third of a microsecond for 500 bytes, about 1% of the first draw from a
+row.  Later draws use the table made at the first one, and read no bytes.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from numpy.typing import NDArray
 from hive.server.logits_cache.head import Head
 
 _HEADER = struct.Struct("<BBHIII")
-"""Flags, number of normalisers, number of long steps, tokens, support, first logit or vocabulary."""
+"""Flags, number of normalisers, number of long steps, tokens, support, and the first logit or the vocabulary size."""
 _NORMALISER = struct.Struct("<fd")
 """Temperature and sum."""
 _WIDE = 1
-"""Ids have a third byte."""
+"""Flag: ids have a third byte."""
 _FLOAT32 = 2
 _DENSE = 4
 _LONG_STEP = np.dtype([("place", "<u2"), ("step", "<u2")])
 _ESCAPE = 255
 _MAX_STEPS = 2**16
-"""Heads longer than a long step's place can say are not coded as steps."""
+"""Longer heads are not coded as steps: the position of a long step would not fit its field."""
 _RESIDUE = 0x2144DF1C
-"""CRC-32 of whatever ends in its own CRC-32, in little-endian order."""
+"""CRC-32 of any bytes that end in their own CRC-32, in little-endian order."""
 
 
 class CorruptRowError(ValueError):
-    """The bytes of a row are not those that were packed."""
+    """The bytes of a row do not match their checksum."""
 
 
 def _sealed(parts: Iterable[bytes]) -> bytes:
-    """The parts and their checksum."""
+    """Join the parts and append the checksum."""
     data = b"".join(parts)
     return data + zlib.crc32(data).to_bytes(4, "little")
 
 
 def is_sound(packed: bytes) -> bool:
-    """Whether a packed head is as it was packed."""
+    """Whether a packed head matches its checksum."""
     return zlib.crc32(packed) == _RESIDUE
 
 
 def pack(head: Head) -> bytes:
-    """The head as bytes; :func:`unpack` gives back an equal one."""
+    """Return the head as bytes; :func:`unpack` inverts this exactly."""
     size = len(head.ids)
     bits = np.ascontiguousarray(head.logits, dtype=np.float32).view(np.uint32)
     as_bf16 = not (bits & 0xFFFF).any()
@@ -96,10 +96,10 @@ def pack(head: Head) -> bytes:
 def pack_rows(
     ids: NDArray[np.int32], logits: NDArray[np.float32], scalars: Sequence[tuple[int, int, float, float]]
 ) -> list[bytes | None]:
-    """Many heads at once: the work per row is a fifth of :func:`pack`'s.
+    """Pack many heads at once, with a fifth of the work that :func:`pack` needs per row.
 
     ``ids`` and ``logits`` are ``[batch, k]``; ``scalars`` are each row's size, support, temperature and normaliser.
-    An empty head gives None.
+    The result of an empty head is None.
     """
     sizes = np.array([size for size, *_ in scalars])
     used = np.arange(ids.shape[1]) < sizes[:, None]
@@ -129,7 +129,7 @@ def pack_rows(
 
 
 def covers(known: bytes, other: bytes) -> bool:
-    """Whether one packed head has at least as many tokens as another, and all its temperatures; without unpacking."""
+    """Whether ``known`` has at least as many tokens as ``other``, and all its temperatures; compares packed heads."""
     if known == other:
         return True
     (_, count, _, size, *_), (_, other_count, _, other_size, *_) = (
@@ -145,7 +145,11 @@ def covers(known: bytes, other: bytes) -> bool:
 
 
 def unpack(packed: bytes) -> Head:
-    """The head behind the bytes; CorruptRowError where they have changed."""
+    """Return the head behind the bytes.
+
+    Raises:
+        CorruptRowError: if the bytes do not match their checksum.
+    """
     if not is_sound(packed):
         raise CorruptRowError(f"a kept row of {len(packed)} bytes does not match its checksum")
     flags, temperatures, long_steps, size, support, first = _HEADER.unpack_from(packed)
@@ -176,7 +180,7 @@ def unpack(packed: bytes) -> Head:
 
 
 def _ordinals(bf16: NDArray[np.uint16]) -> NDArray[np.int64]:
-    """Bit patterns of bf16 numbers to integers in the order of the numbers."""
+    """Map bit patterns of bf16 numbers to integers in the order of the numbers."""
     bits = bf16.astype(np.int64)
     return np.where(bits & 0x8000, 0xFFFF - bits, bits | 0x8000)
 
@@ -184,7 +188,7 @@ def _ordinals(bf16: NDArray[np.uint16]) -> NDArray[np.int64]:
 def _logits(ordinals: NDArray[np.int64]) -> NDArray[np.float32]:
     """The inverse of :func:`_ordinals` for descending numbers, as float32."""
     if len(ordinals) and ordinals[-1] & 0x8000:
-        # None is negative, as is the rule.
+        # The usual case: no number is negative.
         return ((ordinals & 0x7FFF).astype(np.uint32) << 16).view(np.float32)
     bits = np.where(ordinals & 0x8000, ordinals & 0x7FFF, 0xFFFF - ordinals)
     return (bits.astype(np.uint32) << 16).view(np.float32)

@@ -1,8 +1,8 @@
 """How a replayed request chooses its next token (the ``replay`` field of a request's tag).
 
-``stepwise`` draws every token anew from its kept distribution, exactly as the model's sampler would (paper, Algorithm
-1).  ``hotspot`` keeps the tokens of an earlier output where the model was sure (paper, section 6.2; approximate).
-``distinct`` draws without replacement: no two outputs of a state have the same tokens (ours).
+``stepwise`` draws every token from its kept distribution, exactly as the model's sampler would (paper, Algorithm 1).
+``hotspot`` keeps the tokens of an earlier output where the model was sure (paper, section 6.2; approximate).
+``distinct`` samples without replacement: no two outputs of a state have the same tokens (not in the paper).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from functools import lru_cache
 from typing import Protocol
 
-from hive.server.logits_cache.distinct import DistinctSample, Way
+from hive.server.logits_cache.distinct import Choice, DistinctSample
 from hive.server.logits_cache.head import MIN_PROBABILITY
 from hive.server.logits_cache.hotspot import HotspotRule, row_uncertainty, select
 from hive.server.logits_cache.packing import CorruptRowError, unpack
@@ -20,43 +20,43 @@ from hive.server.logits_cache.sampling import DrawTable, SamplingRule, uniform
 from hive.server.logits_cache.trie import Node
 
 LARGEST_CACHED_ROW = 4096
-"""Bytes of a row whose table is kept: whole rows would fill the memory."""
+"""Largest row, in bytes, whose table is cached: the tables of whole rows would need too much memory."""
 
 
 @lru_cache(maxsize=1024)
 def _table(row: bytes, rule: SamplingRule) -> DrawTable:
-    """States are resampled again and again: the second draw from a row costs a tenth of the first."""
+    """Cached, because states are sampled again and again: a second draw from a row costs a tenth of the first."""
     return DrawTable(unpack(row), rule)
 
 
 def draw_table(node: Node, rule: SamplingRule) -> DrawTable:
-    """What a draw from a node under a rule needs."""
+    """Return the table for drawing from a node under a rule."""
     if len(node.row) > LARGEST_CACHED_ROW:
         return DrawTable(node.head, rule)
     return _table(node.row, rule)
 
 
 class Policy(Protocol):
-    """One request's choices along its way through the trie."""
+    """The choices of one request on its walk through the trie."""
 
     def prepare(self, node: Node, limit: int) -> int:
-        """Look ahead from ``node`` before a token is chosen there, at ``limit`` nodes at most.
+        """Look ahead from ``node`` before a token is drawn there, at no more than ``limit`` nodes.
 
-        Returns the number of nodes looked at; ``limit`` says that there may be more to do.
+        Returns the number of nodes visited; if it equals ``limit``, there may be more to do.
         """
 
     def draw(self, node: Node) -> int | None:
-        """The next token, or None where the kept head does not decide it, or not yet."""
+        """Return the next token; None if the kept head does not decide it, or not yet."""
 
     def advance(self) -> None:
-        """The token drawn last was taken."""
+        """Note that the token drawn last was taken."""
 
 
 class Stepwise:
-    """One uniform number per step, inverse CDF over the kept head."""
+    """Draws each token with its own uniform number, by inverse CDF over the kept head."""
 
     def __init__(self, rule: SamplingRule, seed: int, position: int) -> None:
-        """``position`` is the index of the last token of the state that replay enters at."""
+        """``position`` is the index of the last token of the state at which replay starts."""
         self._rule, self._seed, self._position = rule, seed, position
 
     def prepare(self, node: Node, limit: int) -> int:
@@ -70,7 +70,7 @@ class Stepwise:
 
 
 class Prefetched:
-    """Takes tokens that were drawn ahead of the request, and goes on step-wise after them."""
+    """Takes tokens that were drawn ahead of the request, then continues step-wise."""
 
     def __init__(self, tokens: list[int], stepwise: Stepwise) -> None:
         self._tokens, self._stepwise = iter(tokens), stepwise
@@ -87,7 +87,7 @@ class Prefetched:
 
 
 class Hotspot:
-    """Keeps the tokens of the first output that was recorded here, except at its hotspots."""
+    """Keeps the tokens of the first output recorded here, except at its hotspots."""
 
     def __init__(self, rule: SamplingRule, seed: int, position: int, policy: HotspotRule) -> None:
         self._rule, self._policy = rule, policy
@@ -97,15 +97,15 @@ class Hotspot:
         self._on_path: set[int] = set()
         self._hot: set[int] = set()
         self.divergence = 0.0
-        """KL(hotspot || exact) in nats over the tokens replayed; see
-        :func:`~hive.server.logits_cache.hotspot.kl_divergence`, of whose sum each replay is one sample.  A kept token
-        that is beyond its row's head counts as one of the least likely inside it."""
+        """Estimate of KL(hotspot || exact) in nats over the replayed tokens: one sample of the sum in
+        :func:`~hive.server.logits_cache.hotspot.kl_divergence`.  A kept token beyond its row's head counts as one of
+        the least likely inside it."""
 
     def prepare(self, node: Node, limit: int) -> int:
         if self._scanned:
             if id(node) in self._on_path:
                 return 0
-            # A resampled token led to another branch that is known, too: follow that one from here.
+            # A resampled token led to another cached branch: follow that one from here.
             self._ahead, self._scanned = [], False
         done = 0
         last = self._ahead[-1] if self._ahead else None
@@ -118,7 +118,7 @@ class Hotspot:
                 except CorruptRowError:
                     if following is node:
                         raise
-                    # The walk will find out when it gets there: what is known ends here.
+                    # The walk will notice when it gets there; the cached output ends here.
                     following = None
                     break
                 following.uncertainty = temperature, row_uncertainty(head, temperature)
@@ -143,7 +143,7 @@ class Hotspot:
         if cached is None or id(node) in self._hot:
             return self._stepwise.draw(node)
         probability = draw_table(node, self._rule).probability(cached.token)
-        # A token that the rule forbids (recorded under another one) cannot be kept.
+        # The rule may forbid a token that was recorded under another rule: then it cannot be kept.
         if probability == 0.0:
             return self._stepwise.draw(node)
         self.divergence -= math.log(MIN_PROBABILITY if probability is None else probability)
@@ -154,7 +154,7 @@ class Hotspot:
 
 
 class Distinct:
-    """Leaves out what earlier samples of the state used up."""
+    """Excludes the outputs that earlier samples of the state used up."""
 
     def __init__(self, sample: DistinctSample, seed: int, position: int) -> None:
         self._sample, self._seed, self._position = sample, seed, position
@@ -164,10 +164,10 @@ class Distinct:
         return 0
 
     def draw(self, node: Node) -> int | None:
-        match self._sample.way:
-            case Way.WAITS:
+        match self._sample.choice:
+            case Choice.WAIT:
                 self._drawn = None
-            case Way.LEAVES:
+            case Choice.BRANCH:
                 self._drawn = self._sample.draw(node.head, uniform(self._seed, self._position))
             case int() as token:
                 self._drawn = self._sample.following(token)

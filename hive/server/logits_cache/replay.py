@@ -1,8 +1,8 @@
-"""One request's walk through the trie (paper, Algorithm 1).
+"""The walk of one request through the trie (paper, Algorithm 1).
 
-At each node the request chooses *its own* token, under its own policy, seed and sampling rule; while the token has a
-node it goes on, through any branch that anyone explored.  The last chosen token is always kept: where its node is
-missing, the model goes on from there.
+At each node the request draws *its own* token, with its own policy, seed and sampling rule.  It continues while that
+token has a node, through any branch that was ever explored.  The last token is always kept: if it has no node, the
+model continues from there.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ class Stop(StrEnum):
     FINISHED = "finished"
     """The request is complete: the model never runs."""
     DIVERGED = "diverged"
-    """A token was drawn that nobody took here before."""
+    """It drew a token that no earlier request took here."""
     UNDECIDED = "undecided"
-    """The kept head is too short for this draw, or for the log-probabilities asked for; the model decides."""
+    """The kept head is too short for this draw, or for the log-probabilities asked for: the model decides."""
     UNKNOWN = "unknown"
     """The request's first state is not in the cache."""
     CORRUPT = "corrupt"
-    """The bytes of the kept row have changed in memory; the model decides."""
+    """The kept row fails its checksum: the model decides."""
 
 
 STEP_BYTES = 4096
-"""A whole row takes as long to draw from as several heads: so many bytes count as a step of work."""
+"""Bytes of a row that count as a step of work: drawing from a whole row takes as long as drawing from several heads."""
 
 
 class Verdict(Enum):
-    """What a request says of a chosen token."""
+    """The request's answer to a drawn token."""
 
-    GOES_ON = auto()
+    CONTINUES = auto()
     FINISHED = auto()
     REFUSED = auto()
-    """The token was not taken: the node does not tell all that the request wants to know of it."""
+    """The token was not taken: the node lacks something that the request wants to report about it."""
 
 
 class Replay:
-    """A walk that can be made in slices: the scheduler's other requests do not wait for a long one."""
+    """A walk in slices, so that a long one does not delay the scheduler's other requests."""
 
     def __init__(self, node: Node | None, policy: Policy, *, keep_path: bool = True) -> None:
         self.stop: Stop | None = Stop.UNKNOWN if node is None else None
@@ -52,29 +52,29 @@ class Replay:
         self.tokens = 0
         """Tokens replayed so far."""
         self.path: list[Node] | None = [] if keep_path else None
-        """The nodes that tokens were taken from; they keep their rows in memory."""
+        """The nodes that tokens were taken from, which keeps their rows in memory; None if not needed."""
         self._node = node
         self.policy = policy
 
     def resume(self, node: Node) -> None:
-        """Go on from the node that was missing."""
+        """Continue from the node that was missing."""
         self._node, self.stop = node, None
 
     @property
     def node(self) -> Node | None:
-        """Where it stands: where the next token is drawn, or would have been."""
+        """The node where the next token is drawn, or would have been."""
         return self._node
 
     def run(self, take: Callable[[int, Node], Verdict], limit: int) -> None:
-        """Replay on, for ``limit`` steps of work at most (a token, or a node that the policy looks ahead at).
+        """Continue the replay for at most ``limit`` steps of work: a token, or a node that the policy looks ahead at.
 
-        ``take(token, node)`` appends a token to the request unless it refuses; after it said that the request is
+        ``take(token, node)`` appends a token to the request unless it refuses it.  Once it says that the request is
         finished, nothing more is drawn.
         """
         try:
             self._run(take, limit)
         except CorruptRowError:
-            # Whatever read the row did so before it changed anything.
+            # A row is read before anything is changed, so the replay is still consistent.
             self.stop = Stop.CORRUPT
 
     def _run(self, take: Callable[[int, Node], Verdict], limit: int) -> None:

@@ -1,4 +1,4 @@
-"""Draws from what earlier samples left of a distribution, of which often only the head is kept."""
+"""Draws from what earlier samples left of a distribution, when often only its head is kept."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from hive.server.logits_cache.head import Head
 from hive.server.logits_cache.sampling import SamplingRule, kept_in_head
 
 ROUNDING = 1e-12
-"""What is left over after subtracting probabilities from a sum is taken for a rounding error up to here."""
+"""A remainder up to here, after subtracting probabilities from a sum, is taken for a rounding error."""
 
 
 class Drawn(NamedTuple):
-    """A token drawn from what earlier samples left; ``sample.advance(*drawn)`` takes it."""
+    """A token drawn from what earlier samples left; ``sample.advance(*drawn)`` appends it."""
 
     token: int
     probability: float
-    """Under the rule, as if nothing had been used up: in (0, 1]."""
+    """Under the rule and without exclusions, in (0, 1]."""
     untaken: float
     """Probability under the rule of all tokens that neither this nor an earlier sample took here."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """The part of a rule's kept set that a head knows."""
+    """The part of the rule's kept tokens that a head knows."""
 
     weights: NDArray[np.float64]
-    """Of the kept tokens in the head, the row's first token's being 1."""
+    """Weights of the kept tokens in the head; the row's first token has weight 1."""
     mass: float
-    """Sum of the weights of the whole kept set."""
+    """Sum of the weights of all kept tokens."""
     whole: bool
-    """Whether the kept set ends inside the head."""
+    """Whether all kept tokens are in the head."""
 
 
 def _keep(head: Head, rule: SamplingRule, at: NDArray[np.intp], known: NDArray[np.float64]) -> _Kept | None:
-    """What the rule keeps of a row; None if the head does not tell how much that is.
+    """Return which tokens of a row the rule keeps; None if the head does not determine their total mass.
 
     ``known`` are the probabilities of the head's tokens at the indices ``at``.
     """
@@ -57,8 +57,8 @@ def _keep(head: Head, rule: SamplingRule, at: NDArray[np.intp], known: NDArray[n
     if rule.top_k >= head.support and not rule.truncates and low == high:
         return _Kept(weights, low, False)
     if len(at):
-        # Nobody summed this row at this temperature, or the cut lies in the tail; but the probability of a token
-        # that was taken here tells the sum.
+        # The row's sum at this temperature is unknown, or the cut lies in the tail; but the known probability of a
+        # token that was taken here determines the sum.
         mass = float(weights[at[0]] / known[0])
         if cumulative[-1] <= mass <= high:
             return _Kept(weights, mass, False)
@@ -66,11 +66,11 @@ def _keep(head: Head, rule: SamplingRule, at: NDArray[np.intp], known: NDArray[n
 
 
 def draw(head: Head, rule: SamplingRule, taken: Mapping[int, float], u: float) -> Drawn | None:
-    """The token that ``u`` in [0, 1) selects from those of the row behind ``head`` that nobody took, in the sampler's
-    order; None when the head does not decide it, or not the token's probability.
+    """Return the token that ``u`` in [0, 1) selects, in the sampler's order, among those that no sample took.
 
-    ``taken`` holds the probabilities of the others under the rule.  Every answer is the one the whole row would give.
-    A complete head always answers.  Where all tokens were taken, the draw is from all of them.
+    ``taken`` maps the tokens that were taken to their probabilities under the rule.  Every answer is the one that the
+    whole row would give.  Returns None if the head does not determine the token or its probability; a complete head
+    always does.  If all tokens were taken, the draw is from all of them.
     """
     if len(head.ids) == 0:
         return None
@@ -86,8 +86,8 @@ def draw(head: Head, rule: SamplingRule, taken: Mapping[int, float], u: float) -
     untaken[at] = 0.0
     tail = 0.0
     if not kept.whole:
-        # Tokens beyond the head: all their probability is known, and that of those that were taken. A recorded sum
-        # may be off by more than rounding; where no token is left, no rest is believed.
+        # The total probability of the tokens beyond the head is known, and so is that of the taken ones among them.
+        # A recorded sum may be off by more than rounding; if no token is left there, any rest is an error.
         probabilities[which] = 0.0
         rest = kept.mass * (1.0 - float(probabilities.sum())) - float(kept.weights.sum())
         others = head.support - size - (len(taken) - len(which))
@@ -110,19 +110,20 @@ def draw(head: Head, rule: SamplingRule, taken: Mapping[int, float], u: float) -
 
 
 def select(least: NDArray[np.float64], most: NDArray[np.float64], u: float) -> int | None:
-    """The index that ``u`` in [0, 1) selects by inverse CDF, with weights of which the bounds are known (float64,
-    ``[choices]``, not all of ``most`` zero); None where the bounds leave it open.
+    """Return the index that ``u`` in [0, 1) selects by inverse CDF; None if the bounds on the weights leave it open.
 
-    With C the sum of the weights up to a choice and T of all, the choice is selected where C > u T and the one before
-    it has not C > u T.  C - u T grows with each weight up to the choice and falls with each one behind it, so that its
-    extremes are at the bounds.
+    ``least`` and ``most`` bound the weights (float64, ``[choices]``); ``most`` must not be all zero.
+
+    Let C be the sum of the weights up to a choice and T the sum of all.  The choice is selected if C > u T, unless that
+    holds for the choice before it.  C - u T grows with each weight up to the choice and falls with each weight behind
+    it, so its extremes are at the bounds.
     """
     cumulative = np.cumsum(most)
     index = int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
     if index == len(most):
         index = int(np.flatnonzero(most)[-1])
     if (least < most).any():
-        # A margin for rounding: what is certain here must come out in the end.
+        # A margin for rounding: a decision made now must agree with the one that the final weights would give.
         margin = ROUNDING * float(cumulative[-1])
         if (1.0 - u) * least[: index + 1].sum() - u * most[index + 1 :].sum() <= margin:
             return None

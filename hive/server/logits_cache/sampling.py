@@ -1,9 +1,9 @@
-"""The sampler: one uniform number per (seed, position), inverse CDF over a fixed order of the tokens.
+"""The sampler: one uniform number per (seed, position), and inverse CDF over a fixed order of the tokens.
 
-The order is the head's (logit descending, token id ascending), then the rest of the vocabulary by token id: nothing
-needs a sort of the whole row.  The live server and replay call the same :func:`draw`, so a replayed token is by
-construction the token that the live sampler draws from the same row.  It does not depend on the rest of the batch,
-and it rarely needs more than the head of the distribution.  SGLang's own seeded sampler has none of these
+The order is the head's (logit descending, token id ascending), then the rest of the vocabulary by token id, so nothing
+needs a sort of the whole row.  The live server and replay call the same :func:`draw`: a replayed token is by
+construction the one that the live sampler draws from the same row.  The token does not depend on the rest of the
+batch, and the draw rarely needs more than the head of the distribution.  SGLang's own seeded sampler has none of these
 properties.
 """
 
@@ -23,14 +23,14 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def _mix(x: int) -> int:
-    """The finaliser of splitmix64: a bijection of 64-bit integers that changes half the bits for any change."""
+    """The finaliser of splitmix64: a bijection of 64-bit integers in which any change flips half the bits."""
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
     return x ^ (x >> 31)
 
 
 def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) with 53 random bits, a pure function of its arguments.
+    """Return a number in [0, 1) with 53 random bits, a pure function of its arguments.
 
     ``position`` is the index of the last token before the drawn one; ``seed`` may be any integer.
     """
@@ -39,11 +39,10 @@ def uniform(seed: int, position: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SamplingRule:
-    """Temperature and truncation of one request, rounded to float32 as SGLang's batch tensors hold them.
+    """Temperature and truncation of one request, rounded to float32 as in SGLang's batch tensors.
 
-    ``top_k`` counts tokens (1 is greedy); ``top_p`` is the mass before which a token must start to be kept;
-    ``min_p`` is relative to the most likely token.  All three apply to the untruncated distribution, as in
-    SGLang ("joint" order).
+    ``top_k`` counts tokens (1 is greedy).  ``top_p`` keeps a token if the mass before it is at most this.  ``min_p`` is
+    relative to the most likely token.  All three apply to the untruncated distribution, as in SGLang ("joint" order).
     """
 
     temperature: float
@@ -53,7 +52,7 @@ class SamplingRule:
 
     @classmethod
     def of(cls, temperature: float, top_k: int, top_p: float, min_p: float) -> Self:
-        """The rule for a request's parameters, as given by the user."""
+        """Return the rule for the parameters that a user gave."""
         return cls(
             float(np.float32(temperature)), int(top_k), float(np.float32(top_p)), float(np.float32(min_p))
         )
@@ -68,25 +67,25 @@ class SamplingRule:
 
 
 class DrawTable:
-    """All that a draw from one head under one rule needs, worked out once for any number of draws."""
+    """A precomputed table for any number of draws from one head under one rule."""
 
     __slots__ = ("_cases", "_first", "_ids", "_size")
 
     def __init__(self, head: Head, rule: SamplingRule) -> None:
         self._ids, self._size = head.ids, len(head.ids)
         self._first = int(head.ids[0]) if rule.greedy and self._size else None
-        # Cumulative weights to search, what scales u to them, and whether the kept tokens end inside the head.
+        # Cumulative weights to search, the factor for u, and whether the kept tokens end inside the head.
         self._cases: list[tuple[NDArray[np.float64], float, bool]] = []
         if rule.greedy or not self._size:
             return
         weights = head.weights(rule.temperature)
         cumulative = np.cumsum(weights)
-        # The drawn index grows with the normaliser, so agreement at both bounds decides it in between.
+        # The drawn index grows with the normaliser: if both bounds give the same index, so does the true value.
         for normaliser in dict.fromkeys(head.normaliser_bounds(rule.temperature, weights)):
             self._cases += _cases(head, weights, cumulative, rule, normaliser)
 
     def draw(self, u: float) -> int | None:
-        """See :func:`draw`."""
+        """Return the drawn token, or None; see :func:`draw`."""
         if self._first is not None:
             return self._first
         found = -1
@@ -102,8 +101,10 @@ class DrawTable:
         return None if found < 0 else int(self._ids[found])
 
     def probability(self, token: int) -> float | None:
-        """Of a token under the rule: 0 if it is cut off, None if it is beyond the head.  Where the head only bounds
-        the row's sum, that is the least it can be."""
+        """Return a token's probability under the rule: 0 if it is cut off, None if it is beyond the head.
+
+        If the head only bounds the row's sum, this is the lower bound.
+        """
         if self._first is not None:
             return float(token == self._first)
         (at,) = np.nonzero(self._ids == token)
@@ -117,9 +118,9 @@ class DrawTable:
 
 
 def draw(head: Head, rule: SamplingRule, u: float) -> int | None:
-    """The token that ``u`` selects from the row behind ``head``; None when the head does not decide it.
+    """Return the token that ``u`` selects from the row behind ``head``; None if the head does not determine it.
 
-    Every answer is the one the whole row would give.  A complete head always answers.
+    Every answer is the one that the whole row would give.  A complete head always answers.
     """
     return DrawTable(head, rule).draw(u)
 
@@ -131,13 +132,13 @@ def _cases(
     rule: SamplingRule,
     normaliser: float,
 ) -> list[tuple[NDArray[np.float64], float, bool]]:
-    """What a draw has to agree on if the row's weights add up to ``normaliser``."""
+    """Return the cases on which a draw must agree if the row's weights add up to ``normaliser``."""
     kept, inside = kept_in_head(head, weights, cumulative, rule, normaliser)
     if inside:
         return [(cumulative[:kept], float(cumulative[kept - 1]), True)]
     whole = (cumulative, normaliser, False)
     if rule.top_k < head.support or rule.truncates:
-        # The cut lies in the tail: the kept mass is known only to lie between the head's and the whole.
+        # The cut lies in the tail: the kept mass is somewhere between that of the head and that of the whole row.
         return [(cumulative, float(cumulative[-1]), False), whole]
     return [whole]
 
@@ -149,8 +150,15 @@ def kept_in_head(
     rule: SamplingRule,
     normaliser: float,
 ) -> tuple[int, bool]:
-    """How many of a head's tokens a rule keeps if the row's weights add up to ``normaliser``, and whether these are
-    all it keeps.  ``weights`` are the head's, ``cumulative`` their running sum (both float64, ``[n]``)."""
+    """Return how many of a head's tokens a rule keeps, and whether it keeps no others.
+
+    Args:
+        head: the head.
+        weights: the head's (float64, ``[n]``).
+        cumulative: their running sum (float64, ``[n]``).
+        rule: the rule.
+        normaliser: the sum of the weights of the whole row.
+    """
     n = len(weights)
     kept = min(max(rule.top_k, 1), n)
     inside = head.complete or rule.top_k <= n
@@ -172,10 +180,10 @@ def draw_live(
     u: float,
     remaining: Mapping[int, float] | None = None,
 ) -> int:
-    """The live sampler: the head where it decides, the whole row (float32, ``[vocabulary]``) otherwise.
+    """Draw as the live sampler does: from the head if it determines the token, from the whole row otherwise.
 
-    ``row`` is called only when needed.  ``remaining`` multiplies the probabilities of some tokens after truncation:
-    it is how samples without replacement leave out what is used up.
+    ``row`` returns the whole row (float32, ``[vocabulary]``); it is called only when needed.  ``remaining`` multiplies
+    the probabilities of some tokens after truncation: this excludes what samples without replacement used up.
     """
     if not remaining:
         token = draw(head, rule, u)
@@ -184,7 +192,7 @@ def draw_live(
     ids, weights = _kept(head, row(), rule)
     if remaining:
         factors = np.array([remaining.get(token, 1.0) for token in ids.tolist()])
-        # With nothing left, any sample repeats one: draw as if for the first time.
+        # If nothing is left, any sample repeats an earlier one: draw without exclusions.
         weights = weights * factors if (weights * factors).any() else weights
     cumulative = np.cumsum(weights)
     target = u * float(cumulative[-1])
@@ -192,15 +200,15 @@ def draw_live(
 
 
 def draw_row(row: NDArray[np.float32], rule: SamplingRule, u: float, head_size: int) -> int:
-    """The token that ``u`` selects from a whole row (float32, ``[vocabulary]``) cut after its ``head_size`` most
-    likely tokens: what the live sampler does, said at once."""
-    whole = Head.of_row(row, rule.temperature)
+    """Return the token that the live sampler draws from a whole row (float32, ``[vocabulary]``) with ``u``, if heads
+    have ``head_size`` tokens."""
+    whole = Head.from_row(row, rule.temperature)
     head = Head.select(whole.ids[:head_size], whole.logits[:head_size], whole.support, whole.normalisers)
     return draw_live(head, lambda: row, rule, u)
 
 
 def probability(head: Head, row: Callable[[], NDArray[np.float32]], rule: SamplingRule, token: int) -> float:
-    """Of drawing ``token`` from a row under the rule; 0 for a token that the rule cuts off."""
+    """Return the probability of drawing ``token`` from a row under the rule; 0 if the rule cuts it off."""
     ids, weights = _kept(head, row(), rule)
     return float(weights[ids == token].sum() / weights.sum())
 
@@ -208,9 +216,9 @@ def probability(head: Head, row: Callable[[], NDArray[np.float32]], rule: Sampli
 def _kept(
     head: Head, row: NDArray[np.float32], rule: SamplingRule
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The tokens of a whole row that a rule keeps, in sampling order, and their weights (both ``[kept]``).
+    """Return the tokens of a whole row that a rule keeps, in sampling order, and their weights (both ``[kept]``).
 
-    Where a cut ends in the tail, tokens as likely as the last kept one are kept, too.
+    If a cut lies in the tail, tokens as likely as the last kept one are kept, too.
     """
     if rule.greedy:
         return np.array([head.ids[0] if len(head.ids) else row.argmax()]), np.ones(1)

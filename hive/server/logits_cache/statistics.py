@@ -1,6 +1,6 @@
-"""Counters of a Logits Cache, and what they say in relation to each other.
+"""Counters of a Logits Cache, and ratios of them.
 
-Ratios of several caches cannot be added up, as counters can: they are computed from the sums.
+Counters of several caches can be added up; ratios cannot, so they are computed from the sums.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MAX_TEMPERATURES = 64
-"""Temperatures that are told apart in statistics; later ones are counted under the nearest known one."""
+"""Temperatures that the statistics tell apart; further ones are counted under the nearest known one."""
 
 
 @dataclass(slots=True)
@@ -22,39 +22,39 @@ class CacheStatistics:
     hits: int = 0
     """Lookups that replayed at least one token."""
     served_whole: int = 0
-    """Requests that never reached the model."""
+    """Requests that were replayed to their end, without the model."""
     tokens_replayed: int = 0
     tokens_recorded: int = 0
     followed: int = 0
-    """Requests that waited for a row that the model computed for another one at the time, or for an earlier sample."""
+    """Requests that waited for a row that the model was computing for another request, or for an earlier sample."""
     flushes: int = 0
     bytes_given_up: int = 0
-    """Evicted because the host ran short of memory."""
+    """Bytes evicted because the host ran short of memory."""
     prefetched: int = 0
-    """Next samples replayed ahead."""
+    """Next samples that were replayed ahead of a request."""
     prefetch_hits: int = 0
-    """Requests that found themselves replayed ahead."""
+    """Requests whose tokens had been replayed ahead."""
     prefetched_tokens: int = 0
     """Tokens replayed ahead."""
     prefetch_hit_tokens: int = 0
-    """Tokens that such requests took."""
+    """Tokens that those requests took over."""
     hotspot_divergence: float = 0.0
-    """Sum over hotspot replays of their estimates of KL(hotspot || exact), in nats."""
+    """Sum of the estimated KL(hotspot || exact) of all hotspot replays, in nats."""
     replay_seconds: float = 0.0
     record_seconds: float = 0.0
-    """Spent on the scheduler's thread over rows: packing, keeping and writing back."""
+    """Time that the scheduler's thread spent on rows: packing, recording and merging them."""
     prefetch_seconds: float = 0.0
     stops: Counter[str] = field(default_factory=Counter)
     policies: Counter[str] = field(default_factory=Counter)
     bypassed: Counter[str] = field(default_factory=Counter)
-    """Requests that took no part, by reason."""
+    """Requests that did not use the cache, by reason."""
     by_temperature: dict[float, Counter[str]] = field(default_factory=dict)
-    """Tokens replayed and generated."""
+    """Tokens replayed and generated, by temperature."""
 
 
 def ratios(counts: Mapping[str, Any]) -> dict[str, float]:
-    """The ratios of the counters that :meth:`hive.server.logits_cache.cache.LogitsCache.summary` gives, or of sums
-    of such.
+    """Return the ratios of the counters in :meth:`hive.server.logits_cache.cache.LogitsCache.summary`, or in a sum of
+    such summaries.
     """
     tokens = counts["by_temperature"].values()
     replayed = sum(each.get("tokens_replayed", 0) for each in tokens)

@@ -1,10 +1,10 @@
-"""The distributions by state, in host memory under a byte budget.
+"""Distributions by state, in host memory within a byte budget.
 
-A state is a namespace (model, adapter, tenant: whatever changes the logits beside the tokens) and the tokens so
-far.  A :class:`Node` keeps the distribution of the next token there and the nodes of the tokens that earlier
-requests took.  Nodes are found by child pointer while a request is replayed, and by a digest of the whole
-prefix where it enters, so a prompt may end anywhere inside an earlier output.  (The paper keeps one trajectory
-per prompt; a trie serves every branch anyone explored.)
+A state is a namespace (model, adapter, tenant: whatever changes the logits besides the tokens) and the tokens so far.
+A :class:`Node` keeps the distribution of the next token and the nodes of the tokens that earlier requests took.
+Replay finds its first node by a digest of the whole prefix, so a prompt may end anywhere inside an earlier output, and
+the next ones by child pointers.  (The paper keeps one trajectory per prompt; a trie serves every branch that was ever
+explored.)
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from hive.server.logits_cache.head import Head
 from hive.server.logits_cache.packing import CorruptRowError, covers, pack, unpack
 
 NODE_OVERHEAD = 300
-"""Bytes charged per node beside its packed head: object, digest, index entry, token and the row's bytes header.
+"""Bytes charged per node besides its packed head: object, digest, index entry, token and the row's bytes header.
 Measured with tracemalloc: 250 to 320 bytes each in CPython 3.11, depending on when the index last grew."""
 
 BRANCH_OVERHEAD = 100
-"""Bytes charged per child of a node with several: a dict instead of a single link, grown in steps."""
+"""Bytes charged per child of a node with several: it needs a dict, which grows in steps, instead of a single link."""
 
 
 MAX_NORMALISERS = 8
-"""Temperatures that a row knows its normaliser at; the first recorded are forgotten first."""
+"""Temperatures at which a row keeps its normaliser; the first recorded are dropped first."""
 
 
 class PrefixHash:
-    """Running digest of a namespace and a token prefix."""
+    """Running digest of a namespace and a prefix of tokens."""
 
     __slots__ = ("_hash",)
 
@@ -46,32 +46,32 @@ class PrefixHash:
         self._hash.update(int(token).to_bytes(8, "little", signed=True))
 
     def copy(self) -> PrefixHash:
-        """A digest that goes its own way from here."""
+        """Return an independent copy."""
         twin = object.__new__(PrefixHash)
         twin._hash = self._hash.copy()
         return twin
 
     def digest(self) -> bytes:
-        """16 bytes naming the state; collisions are as likely as in any 128-bit hash: never in practice."""
+        """Return the 16 bytes that name the state; as with any 128-bit hash, collisions do not occur in practice."""
         return self._hash.digest()
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One state: its next-token distribution and the continuations explored from it."""
+    """One state: its next-token distribution, and the continuations explored from it."""
 
     digest: bytes
     row: bytes
-    """The distribution, as :func:`hive.server.logits_cache.packing.pack` wrote it."""
+    """The packed distribution (:func:`hive.server.logits_cache.packing.pack`)."""
     parent: Node | None
     token: int
     """The token that led here from ``parent``."""
     uncertainty: tuple[float, float] | None = None
-    """A temperature and :func:`hive.server.logits_cache.hotspot.row_uncertainty` there, cached by the hotspot
+    """A temperature and the :func:`hive.server.logits_cache.hotspot.row_uncertainty` there, cached by the hotspot
     policy.
     """
     _children: Node | dict[int, Node] | None = None
-    # Nearly every node has one child, and a dict for it would cost as much as a row.
+    # Nearly every node has one child; a dict for it would cost as much as a row.
 
     @property
     def head(self) -> Head:
@@ -79,7 +79,7 @@ class Node:
 
     @property
     def children(self) -> list[Node]:
-        """The continuations, in the order they were first taken."""
+        """The continuations, in the order in which they were first taken."""
         if isinstance(self._children, dict):
             return list(self._children.values())
         return [] if self._children is None else [self._children]
@@ -91,7 +91,7 @@ class Node:
         return children if children is not None and children.token == token else None
 
     def adopt(self, child: Node) -> None:
-        """Make a node, which carries its token already, a continuation of this one."""
+        """Add a node, whose token is already set, as a continuation of this one."""
         children = self._children
         if isinstance(children, dict):
             children[child.token] = child
@@ -101,7 +101,7 @@ class Node:
             self._children = {children.token: children, child.token: child}
 
     def disown(self, child: Node) -> None:
-        """Forget a continuation."""
+        """Remove a continuation."""
         if isinstance(self._children, dict):
             del self._children[child.token]
             if len(self._children) == 1:
@@ -110,7 +110,7 @@ class Node:
             self._children = None
 
     def release(self) -> None:
-        """Drop all links: a cycle with a node that lives on would wait for the next full collection."""
+        """Drop all links; a reference cycle with a live node would last until the next full garbage collection."""
         self.parent = self._children = None
 
     @property
@@ -120,9 +120,9 @@ class Node:
 
 
 class LogitsTrie:
-    """A byte-bounded map from states to distributions, evicting least recently used subtrees from their tips.
+    """A byte-bounded map from states to distributions; evicts the least recently used paths from their tips.
 
-    Not thread-safe: it lives on the scheduler's thread.
+    Not thread-safe: only the scheduler's thread uses it.
     """
 
     def __init__(self, capacity_bytes: int) -> None:
@@ -132,7 +132,7 @@ class LogitsTrie:
         self.nbytes = 0
         self.evicted_nodes = 0
         self.corrupt_rows = 0
-        """States that were dropped, or recorded anew, because the bytes of their rows had changed."""
+        """States that were dropped or recorded again because their rows failed the checksum."""
         # In order of last use. A path is always touched from its tip up, so a parent outlives its children.
         self._nodes: OrderedDict[bytes, Node] = OrderedDict()
 
@@ -140,20 +140,20 @@ class LogitsTrie:
         return len(self._nodes)
 
     def find(self, digest: bytes) -> Node | None:
-        """The node of a state, without counting it as used."""
+        """Return the node of a state, without marking it as used; None if it is unknown."""
         return self._nodes.get(digest)
 
     def insert(
         self, namespace: str, prompt: Sequence[int], output: Sequence[int], rows: Mapping[int, bytes]
     ) -> None:
-        """Write the distributions of a whole output at once; ``rows[i]`` is what ``output[i]`` was drawn from."""
+        """Record the distributions of a whole output; ``output[i]`` was drawn from ``rows[i]``."""
         writer = Writer(self, PrefixHash(namespace, prompt))
         for index, row in sorted(rows.items()):
             writer.write(index, output, row)
         writer.close()
 
     def put(self, digest: bytes, row: bytes, parent: Node | None, token: int) -> Node:
-        """The node of a state, made or taught by a packed distribution; ``token`` led here from ``parent``."""
+        """Create or update the node of a state with a packed distribution; ``token`` led here from ``parent``."""
         node = self._nodes.get(digest)
         if node is None:
             node = self._nodes[digest] = Node(digest, row, None, token)
@@ -161,7 +161,7 @@ class LogitsTrie:
         else:
             self._learn(node, row)
         if parent is not None and node.parent is not parent and self._nodes.get(parent.digest) is parent:
-            # An output of one request may have been the prompt of another: then the node was a root.
+            # The output of one request may have been the prompt of another; then the node was a root.
             node.parent, node.token = parent, token
             before = parent.nbytes
             parent.adopt(node)
@@ -176,29 +176,29 @@ class LogitsTrie:
                 self._nodes.move_to_end(node.digest)
 
     def drop_corrupt(self, node: Node) -> None:
-        """Forget a state whose row is not what was recorded; its continuations stay, as roots."""
+        """Drop a state whose row fails its checksum; its continuations stay, as roots."""
         if self._nodes.get(node.digest) is node:
             del self._nodes[node.digest]
             self._unlink(node)
             self.corrupt_rows += 1
 
     def resize(self, capacity_bytes: int) -> None:
-        """Change the budget, down to nothing, and evict what is above it."""
+        """Change the budget, possibly to zero, and evict what exceeds it."""
         self.capacity_bytes = max(0, capacity_bytes)
         self._evict()
 
     def clear(self) -> None:
-        """Forget everything (weights changed, or the operator flushed)."""
+        """Drop everything, after a change of weights or on the operator's request."""
         for node in self._nodes.values():
             node.release()
         self._nodes.clear()
         self.nbytes = 0
 
     def _learn(self, node: Node, row: bytes) -> None:
-        """Keep the first distribution recorded for a state, and add what is new: tokens and normalisers.
+        """Keep the first distribution recorded for a state, and add new tokens and normalisers to it.
 
-        Two passes over one state differ in rounding, so two heads are merged only if one begins with the other;
-        otherwise the newer one wins if it knows the temperature in use, which the older one does not.
+        Two computations of one state differ in rounding, so two heads are merged only if one is a prefix of the other.
+        Otherwise the newer head replaces the older one if only the newer knows the temperature in use.
         """
         if covers(node.row, row):
             return
@@ -238,7 +238,7 @@ class LogitsTrie:
             self._unlink(node)
 
     def _unlink(self, node: Node) -> None:
-        """Take a node that is no longer in the index from the books and from its neighbours."""
+        """Subtract a node that is no longer in the index from the byte count, and unlink its neighbours."""
         self.nbytes -= node.nbytes
         parent = node.parent
         if parent is not None:
@@ -250,39 +250,39 @@ class LogitsTrie:
         node.release()
 
     def check_integrity(self) -> None:
-        """Raise IntegrityError unless bytes, links and index agree."""
+        """Raise IntegrityError unless byte counts, links and index agree."""
         expect(self.nbytes == sum(node.nbytes for node in self._nodes.values()), "bytes")
         expect(self.nbytes <= self.capacity_bytes, "over budget")
         for digest, node in self._nodes.items():
             expect(node.digest == digest, "index")
             for child in node.children:
                 expect(self._nodes.get(child.digest) is child, "a child that is not in the index")
-                expect(child.parent is node, "a child of another parent")
+                expect(child.parent is node, "a child with another parent")
                 expect(node.child(child.token) is child, "a child under another token")
             if node.parent is not None:
-                expect(node.parent.child(node.token) is node, "a parent that does not know its child")
+                expect(node.parent.child(node.token) is node, "a parent without a link to its child")
 
 
 class Writer:
-    """Writes one request's distributions into the trie as they are drawn, for other requests to replay at once.
+    """Records the distributions of one request in the trie as they are drawn, so that others can replay them at once.
 
-    Where a state has no row (it cannot be replayed, and nobody wrote one before), the path ends: what lies below
-    could not be reached.
+    The path ends at a state without a row, which happens if the row cannot be replayed and no other request recorded
+    one: nodes below it would be unreachable.
     """
 
     __slots__ = ("_dead", "_length", "_path", "_prefix", "_trie")
 
     def __init__(self, trie: LogitsTrie, prefix: PrefixHash) -> None:
-        """``prefix`` is that of the request's first state; the writer moves it on."""
+        """``prefix`` is the digest of the request's first state; the writer extends it."""
         self._trie, self._prefix = trie, prefix
         self._path: list[Node] = []
         self._length = 0
         self._dead = False
 
     def write(self, index: int, output: Sequence[int], row: bytes) -> None:
-        """Keep the packed distribution that ``output[index]`` was drawn from; indices rise."""
+        """Record the packed distribution that ``output[index]`` was drawn from; indices must rise."""
         while self._length < index and not self._dead:
-            # What was replayed has nodes; they may have been evicted meanwhile.
+            # Replayed tokens have nodes, unless these were evicted meanwhile.
             node = self._trie.find(self._prefix.digest()) if len(self._path) == self._length else None
             if len(self._path) == self._length:
                 if node is None:
@@ -298,5 +298,5 @@ class Writer:
         self._path.append(self._trie.put(self._prefix.digest(), row, parent, token))
 
     def close(self) -> None:
-        """The request is over: its path is the most recently used, and its tip will go first."""
+        """Mark the path as the most recently used, from the tip up: the tip will be evicted first."""
         self._trie.touch(self._path)

@@ -1,8 +1,8 @@
-"""The device sampler as two Triton kernels: some 0.03 ms for 32 rows of a 152k vocabulary, beside the top-k.
+"""The device sampler as two Triton kernels: some 0.03 ms for 32 rows of a 152k vocabulary, plus the top-k.
 
-Does what :func:`hive.server.logits_cache.device_sampling.draw_rows` does with a hundred torch operations, each of
-which costs a launch; a decode step has no time for that.  Nothing waits for the device, so the kernels may be
-captured in a CUDA graph.
+Does what :func:`hive.server.logits_cache.device_sampling.draw_rows` does with a hundred torch operations, whose
+launches take too long for a decode step.  Nothing waits for the device, so the kernels can be captured in a CUDA
+graph.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import triton.language as tl
 from hive.server.logits_cache.head import MIN_TOKENS
 
 BLOCK = 1024
-"""Tokens of the tail that are summed up together."""
+"""Tokens of the tail per partial sum."""
 
 WIDE = 8192
-"""Tokens looked at in one step of a pass over a whole row."""
+"""Tokens per step of a pass over a whole row."""
 
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)
@@ -27,7 +27,7 @@ _LARGEST = tl.constexpr(3.4028234663852886e38)
 
 @triton.jit
 def _clean(x):
-    """NaN and -inf are forbidden tokens, +inf is the largest number; -0.0 becomes 0.0."""
+    """Map NaN and -inf to -inf (forbidden tokens), +inf to the largest number, and -0.0 to 0.0."""
     x = tl.where(x == x, x, float("-inf"))
     return tl.minimum(x, _LARGEST) + 0.0
 
@@ -42,7 +42,7 @@ def _mix(x):
 
 @triton.jit
 def _ordered(x):
-    """Floats to integers in the same order."""
+    """Map floats to integers in the same order."""
     bits = x.to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
@@ -52,7 +52,7 @@ def _tail_sums(
     logits, row_stride, top_values, temperatures, sums, counts, vocabulary, blocks, K: tl.constexpr,
     PADDED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Weight of the tail and number of allowed tokens in one block of one row."""
+    """Compute the weight of the tail and the number of allowed tokens in one block of one row."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     ranks = tl.arange(0, PADDED)
     top = _clean(tl.load(top_values + row * K + ranks, mask=ranks < K, other=float("-inf")))
@@ -75,7 +75,7 @@ def _draw(
 ):  # fmt: skip
     """Draw the token of one row.
 
-    ``scalars`` (float64, ``[batch, 5]``) takes size, support, temperature, normaliser and probability.
+    ``scalars`` (float64, ``[batch, 5]``) receives size, support, temperature, normaliser and probability.
     """
     row = tl.program_id(0).to(tl.int64)
     heat = tl.load(temperatures + row)
@@ -83,7 +83,7 @@ def _draw(
     top_p = tl.load(top_ps + row)
     min_p = tl.load(min_ps + row)
 
-    # One sort of integers orders by logit, descending, and by id, ascending.
+    # One sort of integers orders by logit, descending, then by id, ascending.
     ranks = tl.arange(0, PADDED)
     present = ranks < K
     found = _clean(tl.load(top_values + row * K + ranks, mask=present, other=float("-inf")))
@@ -102,7 +102,7 @@ def _draw(
     numbers = tl.arange(0, BLOCKS)
     mine = numbers < blocks
     support = tl.sum(tl.load(counts + row * blocks + numbers, mask=mine, other=0), 0)
-    # Top-k picks arbitrarily among tokens tied with its last one: unless it has all tokens, those are tail.
+    # Top-k picks arbitrarily among tokens tied with its last one; these count as tail, unless it has all tokens.
     in_head = present & (top > float("-inf")) & ((top > last) | (support <= K))
     size = tl.sum(in_head.to(tl.int32), 0)
     weights = tl.where(
@@ -128,12 +128,13 @@ def _draw(
         block_sums = tl.zeros_like(block_sums)
     else:
         if (top_p < 1.0) | (top_k < support) | (min_p > 0.0):
-            # The cut lies in the tail: bisect for the least logit kept. A token is kept if the tokens above it
-            # weigh no more than top-p allows and are fewer than top-k.
+            # The cut lies in the tail: bisect for the least kept logit. A token is kept if the tokens above it weigh
+            # no more than top-p allows and are fewer than top-k.
             low = tl.full((), -0x7F800001, tl.int64)
             high = _ordered(last).to(tl.int64)
             if (top_p < 1.0) | (top_k < support):
-                # Three tries in each pass over the row; what fails moves the lower end, what holds the upper one.
+                # Three candidates in each pass over the row: one that is too low raises the lower end, one that is
+                # not lowers the upper end.
                 while low < high:
                     step = (high - low) >> 2
                     try_1, try_2, try_3 = low + step, low + 2 * step, low + 3 * step
@@ -198,7 +199,7 @@ def _draw(
         keep = (x <= last) & (x > float("-inf")) & (x >= least) & (w >= min_p)
         w = tl.where(keep, w, 0.0).to(tl.float64)
         inner = tl.cumsum(w, 0)
-        # A block's sum was rounded to float32: scale from the one to the other.
+        # A block's sum was rounded to float32: rescale from one to the other.
         share = tl.minimum(tl.maximum((rest - lower) / width, 0.0), 1.0 - 9.094947017729282e-13)
         place = tl.minimum(tl.sum((inner <= share * tl.sum(w, 0)).to(tl.int32), 0), BLOCK - 1)
         token = (block * BLOCK + place).to(tl.int64)
@@ -225,7 +226,9 @@ def draw_rows(
     min_probability: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Draw one token per row of ``logits`` (float, ``[batch, vocabulary]``), given its top k (``[batch, k]``, in any
-    order); all else is ``[batch]``.  Returns the fields of :class:`hive.server.logits_cache.device_sampling.DrawnRows`.
+    order); all other tensors are ``[batch]``.
+
+    Returns the fields of :class:`hive.server.logits_cache.device_sampling.DrawnRows`.
     """
     batch, vocabulary = logits.shape
     k = top_values.shape[1]

@@ -1,12 +1,12 @@
-"""What a request must satisfy before it may reach the engine.
+"""Checks of requests before they reach the engine.
 
-SGLang 0.5.17 checks little: one request with ``top_k`` 2**31 or ``top_logprobs_num`` above the vocabulary ends the
-scheduler for everybody, and ``n`` of a million keeps it busy for hours.  ``python -m bench.bad_requests`` shows
-what each bad request does to it.  The checks here are exact about the fields that reach the engine's tensors,
-loops and typed messages; a field that SGLang's own models check well is left to them, and so are unknown fields of
-the body, which SGLang ignores.
+SGLang 0.5.17 checks little: a single request with ``top_k`` 2**31, or with ``top_logprobs_num`` above the vocabulary,
+ends the scheduler for all clients, and ``n`` of a million keeps it busy for hours.  ``python -m bench.bad_requests``
+shows what each bad request does.  The checks here are strict about fields that reach the engine's tensors, loops and
+typed messages.  Fields that SGLang's own models check well are left to them, and so are unknown fields of the body,
+which SGLang ignores.
 
-Every function takes decoded JSON and raises :class:`RequestError`, which names the first field at fault.
+Every function takes decoded JSON and raises :class:`RequestError` with the first invalid field.
 """
 
 from hive.server.request_checks.choreography import check_decode as check_decode

@@ -13,13 +13,13 @@ from hive.server.request_checks.parameters import ROUTING_PER_PROMPT
 from hive.server.request_tag import RequestError, shown
 
 WARM_UP_RID = "HIVE_WARM_UP"
-"""What the ids of the server's warm-up requests begin with."""
+"""Prefix of the ids of the server's warm-up requests."""
 
 
 def count_prompts(
     field: str, value: Any, limits: Limits, *, texts: bool = True, ids: bool = True
 ) -> tuple[int, bool]:
-    """Check a prompt, and say how many there are and whether they came as a list."""
+    """Check a prompt; return the number of prompts, and whether they came as a list."""
     kinds = " or ".join((["text"] if texts else []) + (["a list of token ids"] if ids else []))
     if isinstance(value, str) and value and texts:
         return 1, False
@@ -58,7 +58,7 @@ def check_all_per_prompt(
 
 
 def _check_per_prompt(name: str, value: Any, size: int | None, check: Check, limits: Limits) -> None:
-    """A field that is one value, or in a batch also a list with a value for each prompt."""
+    """Check a field that is one value, or in a batch possibly a list with one value per prompt."""
     if not isinstance(value, list):
         check(name, value, limits)
     elif size is None:
@@ -67,7 +67,7 @@ def _check_per_prompt(name: str, value: Any, size: int | None, check: Check, lim
         raise RequestError(name, f"must have one value per prompt, got {len(value)} for {size} prompts")
     else:
         for index, item in enumerate(value):
-            # Null is "none" for names and addresses, but SGLang computes with the other fields.
+            # Null means "none" for names and addresses; the other fields SGLang computes with.
             if item is not None or name not in ROUTING_PER_PROMPT:
                 check(f"{name}[{index}]", item, limits)
 
@@ -80,7 +80,7 @@ def check_fanout(field: str, prompts: int, n: int | None, limits: Limits) -> Non
 
 
 def check_rid(rid: Any, size: int | None, limits: Limits) -> None:
-    """``size`` is the number of prompts of a batch, None for a single prompt."""
+    """Check request ids; ``size`` is the number of prompts of a batch, None for a single prompt."""
     if rid is None:
         return
     if isinstance(rid, list):
@@ -97,13 +97,13 @@ def check_rid(rid: Any, size: int | None, limits: Limits) -> None:
 
 
 def check_segments(field: str, custom_params: Any, ids: Any, size: int | None) -> None:
-    """That declared spans are among the tokens of one prompt; all else of them is checked with the parameters.
+    """Check that declared spans lie within the prompt; other fields are checked with the sampling parameters.
 
     Args:
-        field: what messages call the parameters.
-        custom_params: of the request, or of one of its prompts.
-        ids: of the prompt; None where it is text.
-        size: the number of prompts of a batch, None for a single prompt.
+        field: the name of the custom parameters for errors.
+        custom_params: those of the request, or of one of its prompts.
+        ids: the token ids of the prompt; None if it is text.
+        size: the number of prompts of a batch; None for a single prompt.
     """
     spec = (custom_params or {}).get(SEGMENTS_FIELD)
     if spec is None:
@@ -115,7 +115,7 @@ def check_segments(field: str, custom_params: Any, ids: Any, size: int | None) -
         spans_request(spec, len(ids), field)
     elif spec.get("spans"):
         raise RequestError(
-            f"{field}.spans", f"needs a prompt of token ids; text has {SEPARATOR} between its segments"
+            f"{field}.spans", f"needs a prompt of token ids; in text, put {SEPARATOR} between segments"
         )
 
 

@@ -1,4 +1,4 @@
-"""Checks of ``/hive/prefill`` and ``/hive/decode``: everything that can be seen without knowing the messages."""
+"""Checks of ``/hive/prefill`` and ``/hive/decode``, as far as they do not depend on existing messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hive.server.request_checks.limits import Limits
 from hive.server.request_tag import RequestError, shown, shown_key
 
 MAX_CALLS = 256
-"""In one list of parallel calls."""
+"""Maximum calls in one list of parallel calls."""
 
 _SHARED = ("parents", "offsets", "new_offset", "id", "lora_path")
 _PREFILL = ("text", "tokens", *_SHARED)
@@ -30,7 +30,7 @@ def check_prefill(body: Any, limits: Limits) -> None:
     """Check the body of ``/hive/prefill``.
 
     Raises:
-        RequestError: naming the field and its rule.
+        RequestError: with the invalid field and its rule.
     """
     _check_calls(body, limits, "/hive/prefill", _check_prefill)
 
@@ -39,13 +39,13 @@ def check_decode(body: Any, limits: Limits) -> None:
     """Check the body of ``/hive/decode``.
 
     Raises:
-        RequestError: naming the field and its rule.
+        RequestError: with the invalid field and its rule.
     """
     _check_calls(body, limits, "/hive/decode", _check_decode)
 
 
 def within(call: str, error: RequestError) -> RequestError:
-    """An error in one call of a list."""
+    """Return the error with its field qualified by the call in a list."""
     return RequestError(f"{call}.{error.field}", error.rule)
 
 
@@ -62,7 +62,7 @@ def _check_calls(
         if name == "stream" and check is _check_decode:
             check_flag("stream", fields["stream"], limits)
         elif name != "calls":
-            raise RequestError(shown_key(name), "must be in the calls, where there are several")
+            raise RequestError(shown_key(name), "must be given in each of the calls")
     calls = fields["calls"]
     if not isinstance(calls, list) or not 1 <= len(calls) <= MAX_CALLS:
         raise RequestError("calls", f"must be a list of 1 to {MAX_CALLS} calls, got {shown(calls)}")
@@ -95,13 +95,15 @@ def _check_decode(call: Mapping[str, Any], limits: Limits) -> None:
     check_sampling_params("sampling_params", params, limits)
     if params.get("max_new_tokens") == 0:
         raise RequestError(
-            "sampling_params.max_new_tokens", "must be at least 1: send what says no more as a prefill"
+            "sampling_params.max_new_tokens",
+            "must be at least 1: use /hive/prefill for a message without new tokens",
         )
     if params.get("n", 1) != 1:
         raise RequestError("sampling_params.n", "must be 1: send a list of calls for several messages")
     if SEGMENTS_FIELD in (params.get("custom_params") or {}):
         raise RequestError(
-            f"sampling_params.custom_params.{SEGMENTS_FIELD}", "must not be set: messages are what is placed"
+            f"sampling_params.custom_params.{SEGMENTS_FIELD}",
+            "must not be set: a call places messages, not segments",
         )
 
 
@@ -112,7 +114,7 @@ def _check_fields(call: Mapping[str, Any], known: tuple[str, ...]) -> None:
 
 
 def _check_own(call: Mapping[str, Any], text: str, tokens: str, limits: Limits) -> None:
-    """A call brings text or tokens of its own, and at least one: what follows is computed from the last of them."""
+    """Check that a call has text or tokens of its own, at least one: the next token is computed from the last."""
     given = [name for name in (text, tokens) if call.get(name) is not None]
     if len(given) != 1:
         got = " and ".join(given) or "neither"

@@ -1,4 +1,4 @@
-"""Checks of requests in the engine's own terms: ``/generate`` and what comes down to it."""
+"""Checks of requests in the engine's own form: ``/generate``, and everything that other endpoints turn into it."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def check_generate(body: Any, limits: Limits) -> None:
     """Check the body of ``/generate``.
 
     Raises:
-        RequestError: naming the field and its rule.
+        RequestError: with the invalid field and its rule.
     """
     fields = as_object("body", body)
     for name, value in fields.items():
-        # sglang-router adds this one to what it forwards, with its default.
+        # sglang-router adds `return_bytes` to requests that it forwards, with its default.
         unset = value is None or (name == "return_bytes" and value is False)
         if name in _INTERNAL_FIELDS and not unset:
             raise RequestError(name, "is internal to the server and must not be set by a request")
@@ -46,10 +46,10 @@ def check_generate(body: Any, limits: Limits) -> None:
 
 
 def check_vertex(body: Any, limits: Limits) -> None:
-    """Check the body of ``/vertex_generate``: the prompts of a batch as ``instances``, and all else in ``parameters``.
+    """Check the body of ``/vertex_generate``: prompts as ``instances``, everything else in ``parameters``.
 
     Raises:
-        RequestError: naming the field and its rule, in the terms of ``/generate``.
+        RequestError: with the invalid field, as ``/generate`` names it, and its rule.
     """
     fields = as_object("body", body)
     instances = fields.get("instances")
@@ -72,14 +72,14 @@ def check_vertex(body: Any, limits: Limits) -> None:
 
 
 def check_request_object(obj: Any, limits: Limits) -> None:
-    """The same core checks on the engine's own request object, whichever endpoint made it.
+    """Check the engine's own request object, whichever endpoint made it.
 
-    Takes SGLang's ``GenerateReqInput`` before it is normalised (and any object with the same attributes), so that
-    endpoints without a door of their own cannot reach the engine unchecked.  Of requests for embeddings only the
-    media are checked: their prompts have other shapes, and nothing is sampled.
+    Takes SGLang's ``GenerateReqInput`` before it is normalised (or any object with the same attributes), so that
+    endpoints without checks of their own cannot bypass them.  For embedding requests only the media are checked: their
+    prompts have other shapes, and nothing is sampled.
 
     Raises:
-        RequestError: naming the field and its rule.
+        RequestError: with the invalid field and its rule.
     """
     fields = {name: getattr(obj, name, None) for name in _ENGINE_FIELDS}
     if hasattr(obj, "top_logprobs_num"):
@@ -98,7 +98,7 @@ _ENGINE_FIELDS = (
 
 _INTERNAL_FIELDS = frozenset(
     {
-        # Addresses and state of SGLang's own processes: they choose where answers go and what is waited for.
+        # Addresses and state of SGLang's own processes: they decide where answers go, and what a request waits for.
         *(
             "http_worker_ipc",
             "encoder_urls",
@@ -106,20 +106,20 @@ _INTERNAL_FIELDS = frozenset(
             "need_wait_for_mm_inputs",
             "num_items_assigned",
         ),
-        # Objects that have no JSON form, and what SGLang derives itself.
+        # Objects without a JSON form, and values that SGLang derives itself.
         *("positional_embed_overrides", "multi_item_delimiter_indices", "lora_id", "return_bytes"),
         *("received_time", "external_trace_header"),
-        # Names that the server's metrics were not declared with end the process that counts.
+        # Labels that the server's metrics were not declared with would end the process that counts.
         "custom_labels",
     }
 )
-"""Fields of ``GenerateReqInput`` that arrive from a body, too, although only SGLang's processes may set them."""
+"""Fields of ``GenerateReqInput`` that SGLang also reads from a body, although only its own processes may set them."""
 
 
 def _check_engine_fields(fields: Mapping[str, Any], limits: Limits) -> int | None:
-    """Prompt, sampling parameters and log-probabilities of a request in the engine's own terms.
+    """Check prompt, sampling parameters and log-probabilities of a request in the engine's own form.
 
-    Returns the number of prompts of a batch, None for a single prompt.
+    Returns the number of prompts of a batch; None for a single prompt.
     """
     prompts, batch = _count_engine_prompts(fields, limits)
     size = prompts if batch else None
@@ -176,7 +176,7 @@ def _count_engine_prompts(fields: Mapping[str, Any], limits: Limits) -> tuple[in
 
 
 def _count_embeddings(field: str, value: Any, limits: Limits) -> tuple[int, bool]:
-    """Embeddings as SGLang tells them apart: a matrix, or a list of matrices for a batch."""
+    """Count embeddings as SGLang does: a matrix, or a list of matrices for a batch."""
     if not isinstance(value, list) or not value or not all(isinstance(row, list) and row for row in value):
         raise RequestError(field, f"must be a matrix of numbers, or a list of such, got {shown(value)}")
     batch = isinstance(value[0][0], list)
@@ -184,17 +184,17 @@ def _count_embeddings(field: str, value: Any, limits: Limits) -> tuple[int, bool
         for row in matrix:
             if not isinstance(row, list) or not row or not set(map(type, row)) <= {float, int}:
                 raise RequestError(field, "must have non-empty rows of numbers")
-        # SGLang takes a matrix whose first number is written as an integer for a list of matrices.
+        # SGLang takes a matrix whose first number is an integer for a list of matrices.
         if type(matrix[0][0]) is not float:
             raise RequestError(field, f"must begin with a floating-point number, got {shown(matrix[0][0])}")
     return (len(value) if batch else 1), batch
 
 
 def check_sampling_params(field: str, params: Any, limits: Limits) -> None:
-    """Check an object of the engine's sampling parameters.
+    """Check the engine's sampling parameters, an object.
 
     Raises:
-        RequestError: naming the field and its rule.
+        RequestError: with the invalid field and its rule.
     """
     for name, value in as_object(field, params).items():
         if value is None and name in limits.unset_params:
@@ -202,12 +202,12 @@ def check_sampling_params(field: str, params: Any, limits: Limits) -> None:
         check = SAMPLING_PARAMS.get(name)
         if check is None:
             raise RequestError(
-                f"{field}.{shown_key(name)}", "is no sampling parameter that a request may set"
+                f"{field}.{shown_key(name)}", "is not a sampling parameter that a request may set"
             )
         if value is not None:
             check(f"{field}.{name}", value, limits)
         elif name == "n":
-            # SGLang takes null as "the default" for every parameter but this one.
+            # SGLang takes null for the default of every parameter but this one.
             raise RequestError(f"{field}.n", f"must be an integer between 1 and {limits.max_n}, got None")
     grammars = [name for name in _GRAMMARS if params.get(name)]
     if len(grammars) > 1:

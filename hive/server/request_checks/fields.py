@@ -21,7 +21,7 @@ def as_object(field: str, value: Any) -> Mapping[str, Any]:
 def integer(low: int, high: int | Callable[[Limits], int]) -> Check:
     def check(field: str, value: Any, limits: Limits) -> None:
         bound = high if isinstance(high, int) else high(limits)
-        # bool is a subclass of int, and 1.0 == 1: only the exact type is an integer on the wire.
+        # bool is a subclass of int, and 1.0 == 1: only values of the exact type are integers on the wire.
         if type(value) is not int or not low <= value <= bound:
             raise RequestError(field, f"must be an integer between {low} and {bound}, got {shown(value)}")
 
@@ -44,7 +44,7 @@ def check_flag(field: str, value: Any, limits: Limits) -> None:
 
 
 def check_top_k(field: str, value: Any, limits: Limits) -> None:
-    # -1 is SGLang's "all". Larger values than the vocabulary mean the same, but the tensors are 32 bits wide.
+    # -1 is SGLang's "all"; values above the vocabulary mean the same, but the tensors are 32 bits wide.
     if type(value) is not int or not (value == -1 or 1 <= value <= INT32_MAX):
         raise RequestError(field, f"must be -1 or an integer between 1 and {INT32_MAX}, got {shown(value)}")
 
@@ -74,7 +74,7 @@ def check_hidden_states(field: str, value: Any, limits: Limits) -> None:
 
 
 def check_token_ids(field: str, value: Any, limits: Limits) -> None:
-    """A non-empty list of ids of the vocabulary.  Prompts are long: the loops run in C unless something is wrong."""
+    """Check a non-empty list of token ids; prompts are long, so the loops run in C unless there is an error."""
     if not isinstance(value, list) or not value:
         raise RequestError(field, f"must be a non-empty list of token ids, got {shown(value)}")
     if set(map(type, value)) == {int} and min(value) >= 0 and max(value) < limits.vocab_size:
@@ -117,10 +117,10 @@ _bias = number(-1e6, 1e6)
 
 
 def check_custom_params(field: str, value: Any, limits: Limits) -> None:
-    """Custom parameters as SGLang's typed messages carry them: scalars, and lists or objects of scalars.
+    """Check custom parameters, which SGLang's typed messages limit to scalars, and lists or objects of scalars.
 
     Raises:
-        RequestError: naming the entry and its rule; the tag under ``hive`` is checked by its own rules.
+        RequestError: with the invalid entry and its rule; the tag under ``hive`` has rules of its own.
     """
     for key, item in as_object(field, value).items():
         name = f"{field}.{shown_key(key)}"

@@ -1,7 +1,8 @@
-"""Request ids that are in use: two requests under one id would get each other's fate.
+"""The request ids in use: two requests with one id would receive each other's aborts.
 
-SGLang refuses an id that it knows, but of a stream only after status 200 is out; and two seconds after the end of any
-stream, the refused one too, it aborts whatever runs under the stream's id then.  So a second request must not reach it.
+SGLang refuses an id in use, but for a stream only after it has sent status 200.  And two seconds after the end of any
+stream, even a refused one, it aborts the request that has the stream's id by then.  So Hive refuses a second request
+itself.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from hive.server.request_tag import RequestError, shown
 
 
 class IdsInFlight:
-    """The ids of the requests that one HTTP process serves.  Not thread-safe: it lives on the event loop."""
+    """The ids of the requests that one HTTP process serves.  Not thread-safe: only the event loop uses it."""
 
     def __init__(self) -> None:
         self._ids: set[str] = set()
@@ -21,13 +22,13 @@ class IdsInFlight:
         return len(self._ids)
 
     def claim(self, rid: Any, field: str = "rid") -> list[str]:
-        """Take the ids that a body names in ``rid`` (a checked one: a string, distinct strings, or None).  ``field`` is
-        what a message calls it.
+        """Reserve the ids in the checked field ``rid`` of a body: a string, distinct strings, or None.
 
-        The caller gives them back to :meth:`release` when the request is over, what follows its answer included.
+        The caller must pass them to :meth:`release` when the request is over, including what follows its answer.
+        ``field`` is the name for errors.
 
         Raises:
-            RequestError: where one of them is taken; then none is.
+            RequestError: if an id is taken; then none is reserved.
         """
         ids: list[str] = [rid] if isinstance(rid, str) else list(rid or ())
         for name in ids:
@@ -41,5 +42,5 @@ class IdsInFlight:
         return ids
 
     def release(self, ids: list[str]) -> None:
-        """Free what :meth:`claim` returned."""
+        """Free the ids that :meth:`claim` returned."""
         self._ids.difference_update(ids)

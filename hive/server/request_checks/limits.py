@@ -1,4 +1,4 @@
-"""Bounds of one server, which all checks are made against."""
+"""The limits of one server, against which requests are checked."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of one server.  The defaults suit any model; the first two are the model's own."""
+    """The limits of one server.  The defaults suit any model; the first two fields are properties of the model."""
 
     vocab_size: int
     context_length: int
     max_header_bytes: int = 16384
-    """All names and values of a request's headers together."""
+    """Names and values of all headers of a request together."""
     max_body_bytes: int = 256 * 2**20
-    """Images travel in bodies; without a bound one request takes the machine's memory."""
+    """Bodies may contain images; without a limit, one request could use up the machine's memory."""
     max_control_bytes: int = 2**16
-    """The same for Hive's own routes, whose bodies are small."""
+    """The same limit for Hive's own routes, whose bodies are small."""
     unset_params: frozenset[str] = frozenset()
-    """Sampling parameters that the engine's endpoints name though no request may set them."""
+    """Sampling parameters that the engine's endpoints send as null, but that no request may set."""
     kv_segments: bool = False
-    """Whether the server keeps segments, so that requests may declare some."""
+    """Whether the server keeps KV segments, so that requests may declare some."""
     media_files: bool = False
-    """Whether requests may name files of the server as images, audio and video."""
+    """Whether requests may read files of the server as images, audio and video."""
     max_n: int = 128
     """Answers per prompt."""
     max_batch: int = 4096
     """Prompts per request, and prompts times ``n``."""
     max_top_logprobs: int = 1000
-    """Alternatives per position: each is a Python object per token on its way through three processes."""
+    """Alternatives per position: each is a Python object per token, in three processes."""
     max_token_ids: int = 4096
     """Entries of ``token_ids_logprob``, ``stop_token_ids`` and ``logit_bias``."""
     max_stops: int = 64
-    """Stop strings or patterns; each is searched for after every token."""
+    """Stop strings or patterns; every one is searched for after each token."""
     max_stop_length: int = 1024
     max_regex_length: int = 8192
-    """Characters of a ``regex`` or ``ebnf``: compiling takes time in the square of it, about 1 s for this much."""
+    """Characters of a ``regex`` or ``ebnf``: its compilation takes quadratic time, about 1 s for this length."""
     max_schema_length: int = 65536
     """Characters of a ``json_schema`` or ``structural_tag`` given as text."""
     max_schema_depth: int = 64
-    """Nesting of a schema; compiling takes minutes for some thousands."""
+    """Nesting of a schema; some thousands of levels take minutes to compile."""
     max_text_length: int = 512
-    """Characters of a name: ``rid``, ``extra_key`` and the like."""
+    """Characters of a name, such as ``rid`` or ``extra_key``."""
 
 
 Check = Callable[[str, Any, Limits], None]
-"""Takes what to call the field, its value and the limits; raises :class:`RequestError`."""
+"""Takes the name of the field, its value and the limits; raises :class:`RequestError`."""
 
 INT64_MAX = 2**63 - 1
 INT32_MAX = 2**31 - 1

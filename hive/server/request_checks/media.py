@@ -1,4 +1,4 @@
-"""Images, audio and video of a request: SGLang opens whatever path it is given, so paths are refused here."""
+"""Checks of images, audio and video: SGLang would open any path that a request names, so paths are refused."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from hive.server.request_tag import RequestError, shown
 
 _SCHEMES = ("data:", "http://", "https://")
 _LONGEST_PATH = 4096
-"""Longer text is no path on any system that SGLang runs on, but base64."""
+"""A longer text cannot be a path on any system that SGLang runs on; it is base64."""
 
 
 def check_media(field: str, value: Any) -> None:
-    """See that no medium is a path of the server's.
+    """Check that no medium is a path on the server.
 
     Args:
-        field: what to call it.
-        value: text, an object with a ``url`` as a key or an attribute, or lists of such, nested as in batches; raw
-            bytes, and features that are computed already, pass.
+        field: the name for errors.
+        value: text, an object with a ``url`` as a key or an attribute, or lists of them, nested as in batches; raw
+            bytes and precomputed features pass.
 
     Raises:
-        RequestError: naming the medium and its rule.
+        RequestError: with the invalid medium and its rule.
     """
     match value:
         case str():

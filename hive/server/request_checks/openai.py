@@ -1,4 +1,4 @@
-"""Checks of OpenAI's endpoints, and of ``/hive/render``, whose messages are of the same form."""
+"""Checks of OpenAI's endpoints, and of ``/hive/render``, whose messages have the same form."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_completion(body: Any, limits: Limits) -> None:
     """Check the body of ``/v1/completions``.
 
     Raises:
-        RequestError: naming the field and its rule.
+        RequestError: with the invalid field and its rule.
     """
     fields = as_object("body", body)
     prompts, batch = count_prompts("prompt", fields.get("prompt"), limits)
@@ -34,7 +34,7 @@ def check_completion(body: Any, limits: Limits) -> None:
     check_all_per_prompt(fields, ROUTING_PER_PROMPT, size, limits)
     prompt = fields["prompt"]
     ids = prompt if isinstance(prompt, list) else None
-    # Here, for what the engine's own check refuses is answered without its field on OpenAI's routes.
+    # Checked here, because errors of the engine's own check lose their field on OpenAI's routes.
     check_segments("custom_params", fields.get("custom_params"), ids, size)
     check_fanout("n", prompts, fields.get("n"), limits)
     check_no_probe(fields.get("rid"))
@@ -46,7 +46,7 @@ def check_chat(body: Any, limits: Limits) -> None:
     """Check the body of ``/v1/chat/completions``.
 
     Raises:
-        RequestError: naming the field and its rule.
+        RequestError: with the invalid field and its rule.
     """
     fields = as_object("body", body)
     for field, message in _messages(fields):
@@ -61,10 +61,10 @@ def check_chat(body: Any, limits: Limits) -> None:
 
 
 def check_render(body: Any, limits: Limits) -> None:
-    """Check the body of ``/hive/render``: ``messages`` of text, and ``prefix_ids`` or none.
+    """Check the body of ``/hive/render``: ``messages`` of text, and optional ``prefix_ids``.
 
     Raises:
-        RequestError: naming the field and its rule.
+        RequestError: with the invalid field and its rule.
     """
     fields = as_object("body", body)
     for name in fields:
@@ -74,10 +74,10 @@ def check_render(body: Any, limits: Limits) -> None:
 
 
 def check_dialogue(fields: Mapping[str, Any], limits: Limits) -> None:
-    """Check ``messages`` of text, and ``prefix_ids`` or none, among the fields of a body.
+    """Check ``messages`` of text, and optional ``prefix_ids``, among the fields of a body.
 
     Raises:
-        RequestError: naming the field and its rule.
+        RequestError: with the invalid field and its rule.
     """
     for field, message in _messages(fields):
         for name in as_object(field, message):
@@ -89,13 +89,13 @@ def check_dialogue(fields: Mapping[str, Any], limits: Limits) -> None:
                 f"{field}.role", f"must be {' or '.join(map(repr, _ROLES))}, got {shown(role)}"
             )
         check_any_text(f"{field}.content", message.get("content"), limits)
-    # An empty list says as much as none.
+    # An empty list means the same as none.
     if fields.get("prefix_ids"):
         check_token_ids("prefix_ids", fields["prefix_ids"], limits)
 
 
 def _messages(fields: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The messages of a body, each with what to call it."""
+    """Return the messages of a body, each with its name for errors."""
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
         raise RequestError("messages", f"must be a list of at least one message, got {shown(messages)}")

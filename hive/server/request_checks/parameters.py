@@ -1,4 +1,4 @@
-"""Which fields a request may have, by endpoint, and the check of each."""
+"""The fields that a request may have, by endpoint, each with its check."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _top_logprobs = integer(0, lambda limits: min(limits.max_top_logprobs, limits.vo
 
 _SHARED: dict[str, Check] = {
     "n": _n,
-    # Above 100 every distribution is flat already; 32-bit floats end far below the largest JSON number.
+    # Above 100 every distribution is flat anyway; float32 overflows far below the largest JSON number.
     "temperature": number(0, 100),
     "top_p": number(0, 1, above=True),
     "top_k": check_top_k,
@@ -73,7 +73,7 @@ _SHARED: dict[str, Check] = {
     "ebnf": check_grammar,
     "custom_params": check_custom_params,
 }
-"""Sampling parameters that have the same name in ``sampling_params`` and in OpenAI's bodies."""
+"""Sampling parameters with the same name in ``sampling_params`` and in OpenAI's bodies."""
 
 SAMPLING_PARAMS: dict[str, Check] = {
     **_SHARED,
@@ -85,7 +85,7 @@ SAMPLING_PARAMS: dict[str, Check] = {
     "json_schema": check_schema_text,
     "structural_tag": check_schema_text,
 }
-"""All that ``sampling_params`` may hold: SGLang answers 500 to others, or takes them for its internal state."""
+"""All parameters that ``sampling_params`` may have; SGLang answers others with 500 or takes them as internal state."""
 
 PER_PROMPT_FIELDS: dict[str, Check] = {
     "return_logprob": check_flag,
@@ -102,7 +102,7 @@ _ROUTING: dict[str, Check] = {
     "routed_dp_rank": integer(0, INT32_MAX),
     "disagg_prefill_dp_rank": integer(0, INT32_MAX),
 }
-"""Where and when a request runs."""
+"""Fields that decide where and when a request runs."""
 
 ROUTING_PER_PROMPT: dict[str, Check] = {
     "extra_key": check_text,
@@ -112,7 +112,7 @@ ROUTING_PER_PROMPT: dict[str, Check] = {
     "bootstrap_port": integer(0, 65535),
     "bootstrap_room": integer(0, INT64_MAX),
 }
-"""SGLang takes a list for these, and sends it on as one value when there is only one prompt."""
+"""Fields that SGLang takes as lists, too; it forwards the list as a single value if there is only one prompt."""
 
 GENERATE_FIELDS: dict[str, Check] = {
     **_ROUTING,

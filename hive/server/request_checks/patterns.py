@@ -1,4 +1,4 @@
-"""Checks of what is compiled before it is used: stop conditions, patterns, grammars and schemas."""
+"""Checks of values that are compiled before use: stop conditions, regular expressions, grammars and schemas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_stop_regex(field: str, value: Any, limits: Limits) -> None:
     for name, pattern in _strings(field, value, limits):
         try:
             with warnings.catch_warnings():
-                # Python warns of patterns that a future version may read differently.
+                # Ignore warnings about patterns that a future Python may interpret differently.
                 warnings.simplefilter("ignore")
                 re.compile(pattern)
             ways = _ways_to_match(regex_parser.parse(pattern))
@@ -37,7 +37,7 @@ def check_stop_regex(field: str, value: Any, limits: Limits) -> None:
 
 
 def _strings(field: str, value: Any, limits: Limits) -> list[tuple[str, str]]:
-    """The entries of a stop condition, a string or a list of strings, each with what to call it."""
+    """Return the entries of a stop condition, a string or a list of strings, each with its name for errors."""
     if isinstance(value, list):
         entries = [(f"{field}[{index}]", item) for index, item in enumerate(value)]
     else:
@@ -45,7 +45,7 @@ def _strings(field: str, value: Any, limits: Limits) -> list[tuple[str, str]]:
     if len(entries) > limits.max_stops:
         raise RequestError(field, f"must have at most {limits.max_stops} entries, got {len(entries)}")
     for name, item in entries:
-        # The empty string occurs in every output: the answer would always be empty.
+        # Every output contains the empty string, so the answer would always be empty.
         if not isinstance(item, str) or not 0 < len(item) <= limits.max_stop_length:
             raise RequestError(
                 name, f"must be a string of 1 to {limits.max_stop_length} characters, got {shown(item)}"
@@ -58,10 +58,10 @@ _WAYS_UNBOUNDED = 1024
 
 
 def _ways_to_match(pattern: Iterable[Any]) -> int:
-    """Into how many ways a backtracking matcher may run at one position: the search after every token costs this.
+    """Return the number of ways in which a backtracking matcher may match at one position, which each search costs.
 
-    One unbounded repeat is affordable, a second one multiplies, and a repeat of a repeat is exponential.  Groups
-    that do not backtrack (possessive repeats, atomic groups) count once.
+    One unbounded repeat is affordable, a second one multiplies the ways, and a repeat of a repeat is exponential.
+    Groups that do not backtrack (possessive repeats, atomic groups) count once.
     """
     ways = 1
     for operator, argument in pattern:
@@ -75,7 +75,7 @@ def _ways_to_match(pattern: Iterable[Any]) -> int:
                 )
                 inner = _ways_to_match(body)
                 if inner > 1:
-                    # Each of the repetitions may go each of its ways.
+                    # Each repetition may match in each of its ways.
                     repetitions = _WAYS_UNBOUNDED if high >= regex_parser.MAXREPEAT else high
                     inner = _MAX_WAYS + 1 if repetitions > 12 else inner**repetitions
                 ways *= span * inner
@@ -109,7 +109,7 @@ def check_schema_text(field: str, value: Any, limits: Limits) -> None:
             field,
             f"must be a string of at most {limits.max_schema_length} characters, got {_measured(value)}",
         )
-    # SGLang takes the empty string for "no grammar" and this word for "any JSON".
+        # For SGLang, the empty string means "no grammar" and "$$ANY$$" means "any JSON".
     if value in ("", "$$ANY$$"):
         return
     try:
@@ -122,7 +122,7 @@ def check_schema_text(field: str, value: Any, limits: Limits) -> None:
 
 
 def check_depth(field: str, value: Any, limits: Limits) -> None:
-    """Refuse JSON that is nested too deeply, level by level: recursion could end before the nesting does."""
+    """Refuse JSON that is nested too deeply; a loop over levels, because recursion might overflow first."""
     level = [value]
     for _ in range(limits.max_schema_depth):
         level = [

@@ -1,4 +1,4 @@
-"""Checks of ``/hive/generate``: one prompt, and the samples that are to be drawn of its answer."""
+"""Checks of ``/hive/generate``: one prompt, and the samples to draw for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hive.server.request_checks.parameters import SAMPLING_PARAMS
 from hive.server.request_tag import RequestError, RequestTag, shown, shown_key
 
 MAX_SAMPLES = 256
-"""In one request."""
+"""Maximum samples in one request."""
 
 PROMPTS = ("messages", "text", "input_ids")
 _FIELDS = (*PROMPTS, "prefix_ids", "sampling_params", "lora_path", "stream", "samples")
@@ -31,7 +31,7 @@ def check_samples(body: Any, limits: Limits) -> None:
     """Check the body of ``/hive/generate``.
 
     Raises:
-        RequestError: naming the field and its rule.
+        RequestError: with the invalid field and its rule.
     """
     fields = as_object("body", body)
     _check_known("", fields, _FIELDS)
@@ -40,7 +40,7 @@ def check_samples(body: Any, limits: Limits) -> None:
     if params is not None:
         check_sampling_params("sampling_params", params, limits)
         if params.get("n", 1) != 1:
-            raise RequestError("sampling_params.n", "must be 1: each answer is one of the samples")
+            raise RequestError("sampling_params.n", "must be 1: send a sample for each answer")
         ids = fields.get("input_ids")
         check_segments("sampling_params.custom_params", params.get("custom_params"), ids, None)
     if fields.get("lora_path") is not None:
@@ -51,7 +51,7 @@ def check_samples(body: Any, limits: Limits) -> None:
 
 
 def ids_of(body: Mapping[str, Any]) -> list[str]:
-    """The ids that a checked body gives its samples."""
+    """Return the ids that a checked body gives its samples."""
     return [sample["rid"] for sample in body["samples"] if sample.get("rid") is not None]
 
 

@@ -1,13 +1,12 @@
-"""The roles of the embedded model: LoRA adapters that make it good at one thing each.
+"""The roles of the embedded model: LoRA adapters, each trained for one task.
 
-- `proposer` and `valuer` play Game of 24: a next step, and what a position is worth;
-- `patcher` repairs Verilog: which line is wrong, and how it should read.
+- `proposer` and `valuer` play Game of 24: one proposes the next step, the other values a position;
+- `patcher` repairs Verilog: it names the wrong line and its correction.
 
-Each is a folder here in PEFT's format, with ``metrics.json`` beside it: what it was taught and what it knew before and
-after, of questions that it was never taught. ``scripts/train_roles.py`` makes them. ``--hive-roles`` of
-``python -m hive.launch_server`` serves all of them beside the model itself; an agent asks for one by its name
-(``model="proposer"``). A model that brings adapters of its own, in a folder ``roles`` beside its weights, is served
-with those.
+Each is a folder in PEFT's format.  Its ``metrics.json`` records the training task, and the accuracy before and after
+training on questions that were held out.  ``scripts/train_roles.py`` trains the roles.  ``python -m hive.launch_server
+--hive-roles`` serves all of them besides the model itself; an agent selects one by its name (``model="proposer"``).  If
+a model has a folder ``roles`` beside its weights, the adapters in it are served instead.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 
 def adapter(role: Role) -> Path:
-    """The folder of a role's adapter.
+    """Return the folder of a role's adapter.
 
     Raises:
-        FileNotFoundError: when it is not installed.
+        FileNotFoundError: if it is not installed.
     """
     folder = Path(__file__).parent / role
     if not (folder / WEIGHTS).is_file():
@@ -38,24 +37,24 @@ def adapter(role: Role) -> Path:
 
 
 def lora_flags(on_cpu: bool, model: Path | None = None) -> list[str]:
-    """The flags with which SGLang, Hive's or stock, serves all roles beside a model; None is the embedded one.
+    """Return the flags for SGLang, patched or not, to serve all roles besides a model (None: the embedded one).
 
     Raises:
-        FileNotFoundError: when one of them is not installed.
-        UnfitAdapter: when one of them is not an adapter of that model.
+        FileNotFoundError: if an adapter is not installed.
+        UnfitAdapter: if an adapter does not fit the model.
     """
     paths = [f"{name}={folder}" for name, folder in adapters_of(model).items()]
-    # SGLang's default backend is written in Triton, which needs a GPU.
+    # SGLang's default backend uses Triton, which needs a GPU.
     backend = ["--lora-backend", "torch_native"] if on_cpu else []
     return ["--enable-lora", *backend, "--lora-paths", *paths]
 
 
 def adapters_of(model: Path | None) -> dict[str, Path]:
-    """The adapters that are served beside a model: those in its folder ``roles``, otherwise the embedded model's.
+    """Return the adapters to serve besides a model: those in its folder ``roles``, or else the embedded model's.
 
     Raises:
-        FileNotFoundError: when one of them is not installed.
-        UnfitAdapter: when one of them is not an adapter of that model.
+        FileNotFoundError: if an adapter is not installed.
+        UnfitAdapter: if an adapter does not fit the model.
     """
     if model is None:
         return {role: adapter(role) for role in ROLES}

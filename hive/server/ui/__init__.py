@@ -1,1 +1,1 @@
-"""``GET /hive/ui``: one page that shows what a server does, without a build step and without anything from outside."""
+"""``GET /hive/ui``: a single page with a live view of the server, without a build step or external resources."""

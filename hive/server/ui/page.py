@@ -1,4 +1,4 @@
-"""The page as it is served, and the policy under which a browser shows it."""
+"""The page of ``GET /hive/ui``, and the content security policy that it is served with."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ PATH = "/hive/ui"
 
 @functools.cache
 def content() -> str:
-    """The page: HTML with one style and one script in it."""
+    """Return the page: HTML with an inline style and an inline script."""
     return files("hive.server.ui").joinpath("page.html").read_text(encoding="utf-8")
 
 
 def _hash_of(tag: str) -> str:
-    """What a policy calls the one inline element ``tag`` of the page."""
+    """Return the policy's source expression for the only inline element ``tag`` of the page."""
     (text,) = re.findall(f"<{tag}>(.*?)</{tag}>", content(), re.DOTALL)
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
@@ -33,4 +33,4 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
-"""Nothing runs or loads but what the page holds, and it talks to its own server only."""
+"""Headers of the response.  The policy allows only the inline script and style, and requests to the same server."""

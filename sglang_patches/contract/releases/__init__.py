@@ -1,8 +1,8 @@
-"""The releases of SGLang that Hive runs on, one adapter for each: :data:`SUPPORTED` is the list.
+"""The releases of SGLang that Hive supports (:data:`SUPPORTED`), with one adapter for each.
 
-An adapter (:class:`~sglang_patches.contract.releases.base.Release`) holds what its release does unlike the others and
-nothing else.  Hooks that only some releases have are marked in :mod:`sglang_patches.contract.patches`.
-``docs/upgrading.md`` says how to add a release.
+An adapter (:class:`~sglang_patches.contract.releases.base.Release`) contains only what differs between releases.
+Hooks that only one release needs are marked in :mod:`sglang_patches.contract.patches`. ``docs/upgrading.md`` says how
+to add a release.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
     from sglang_patches.contract.releases.base import Release
 
 SUPPORTED = ("0.5.17", "0.5.23")
-"""The exact versions of SGLang, oldest first."""
+"""Exact versions of SGLang, oldest first."""
 
 
 class UnsupportedRelease(RuntimeError):
-    """The installed SGLang is none of :data:`SUPPORTED`."""
+    """The installed SGLang is not in :data:`SUPPORTED`."""
 
 
 def installed() -> str:
-    """The version of the installed SGLang."""
+    """Return the version of the installed SGLang."""
     import sglang
 
     return str(sglang.__version__)
 
 
 def check(version: str) -> None:
-    """See that a version is supported.
+    """Check that a version is supported.
 
     Raises:
-        UnsupportedRelease: naming the supported ones.
+        UnsupportedRelease: if it is not; names the supported versions.
     """
     if version not in SUPPORTED:
         raise UnsupportedRelease(
@@ -44,10 +44,10 @@ def check(version: str) -> None:
 
 @cache
 def current() -> Release:
-    """The adapter of the installed SGLang.
+    """Return the adapter of the installed SGLang.
 
     Raises:
-        UnsupportedRelease: where there is none.
+        UnsupportedRelease: if the version is not supported.
     """
     version = installed()
     check(version)

@@ -1,4 +1,4 @@
-"""What the rest of Hive asks of a release of SGLang, because releases answer differently."""
+"""The interface to everything that differs between releases of SGLang."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 class Release(ABC):
-    """One release of SGLang; see :data:`sglang_patches.contract.releases.SUPPORTED`."""
+    """Adapter of one release; see :data:`sglang_patches.contract.releases.SUPPORTED`."""
 
     storing: ClassVar[type]
-    """The base of ``AgentAware``: the methods by which requests enter the tree, over its ``storing_for``."""
+    """Base class of ``AgentAware``: the methods that store requests in the tree, wrapped in its ``storing_for``."""
 
     decode_rows: ClassVar[bool] = False
-    """Whether forward passes are batches that :mod:`sglang_patches.forward.decode_rows` can put together anew."""
+    """Whether :mod:`sglang_patches.forward.decode_rows` can rebuild this release's forward batches."""
 
     unset_params: ClassVar[frozenset[str]] = frozenset()
-    """Sampling parameters that this SGLang's endpoints name, as None, and that Hive lets no request set."""
+    """Sampling parameters that this SGLang's endpoints pass as None, and that Hive lets no request set."""
 
     # The radix cache.
 
     @abstractmethod
     def other_caches(self, ctx: TreeCacheBuildContext) -> dict[str, bool]:
-        """Reasons to serve with a cache of SGLang's own that Hive does not extend, and which of them hold."""
+        """Return the reasons to use a cache that Hive does not extend, and whether each one holds."""
 
     @abstractmethod
     def on_host(self, node: TreeNode) -> bool:
@@ -37,17 +37,17 @@ class Release(ABC):
 
     @abstractmethod
     def announce_removal(self, tree: Any, leaf: TreeNode) -> None:
-        """Tell those who subscribe to KV events that a leaf of a radix cache is gone."""
+        """Publish the removal of a radix cache's leaf to subscribers of KV events."""
 
     # Joining the decode batch.
 
     @abstractmethod
     def keeps_prefixes(self, scheduler: Scheduler) -> bool:
-        """Whether the scheduler's cache keeps what requests leave for others."""
+        """Whether the scheduler's cache keeps the prefixes of finished requests for other requests."""
 
     @abstractmethod
     def adapter_fits(self, scheduler: Scheduler, req: Req, adapters: set[str | None]) -> bool:
-        """Whether a batch with these LoRA adapters has a place for that of the request."""
+        """Whether a batch with these LoRA adapters can also take the request's adapter."""
 
     @abstractmethod
     def is_resident(self, req: Req, length: int) -> bool:
@@ -55,33 +55,33 @@ class Release(ABC):
 
     @abstractmethod
     def take_resident(self, scheduler: Scheduler, req: Req, length: int) -> None:
-        """Lock the request's match, and give it a row of slots that holds these ``length`` tokens."""
+        """Lock the request's match, and allocate a row of slots that holds these ``length`` tokens."""
 
     def lend(self, scheduler: Scheduler, req: Req, length: int) -> bool:
-        """Put the first ``length`` tokens of a running request into the tree; False where that cannot be done."""
+        """Store the first ``length`` tokens of a running request in the tree; return False if that is impossible."""
         return False
 
     @abstractmethod
     def process_prebuilt(self, scheduler: Scheduler, batch: ScheduleBatch) -> None:
-        """The second half of entering the decode batch, after ``prepare_for_prebuilt``."""
+        """Finish entering the decode batch, after ``prepare_for_prebuilt``."""
 
     # Requests and the sampler.
 
     @abstractmethod
     def cache_salt(self, req: Req) -> str:
-        """What keeps a request's KV apart from others with the same tokens, beside ``extra_key``."""
+        """Return what separates the request's KV from others with the same tokens, in addition to ``extra_key``."""
 
     @abstractmethod
     def attach_sampling_masks(
         self, sampler: Any, output: Any, probabilities: torch.Tensor | None, info: Any, chosen: torch.Tensor
     ) -> None:
-        """Write what ``return_sampling_mask`` asks for into the logits output.
+        """Write the sampling masks requested by ``return_sampling_mask`` to the logits output.
 
         Args:
             sampler: An instance of SGLang's ``Sampler``.
             output: The ``LogitsProcessorOutput``.
-            probabilities: ``[batch, vocabulary]`` after the temperature, which may be overwritten; None where
-                every request is greedy.
+            probabilities: ``[batch, vocabulary]`` after the temperature; may be overwritten. None if every request is
+                greedy.
             info: The ``SamplingBatchInfo``.
-            chosen: Ids, int32 ``[batch]``.
+            chosen: Drawn ids, int32 ``[batch]``.
         """

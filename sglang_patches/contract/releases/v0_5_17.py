@@ -1,4 +1,4 @@
-"""SGLang 0.5.17: requests hold their KV themselves, and there are caches of many classes."""
+"""Adapter of SGLang 0.5.17: requests hold their KV themselves, and several classes implement caches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Storing:
-    """Requests enter the tree while they run, and once more as they end."""
+    """Stores requests in the tree while they run and once more when they finish."""
 
     def cache_unfinished_req(self, req: Req, *args: Any, **kwargs: Any) -> None:
         with self.storing_for(req):  # type: ignore[attr-defined]
@@ -28,7 +28,7 @@ class Storing:
 
 
 class Release0517(Release):
-    """The adapter."""
+    """Adapter of SGLang 0.5.17."""
 
     storing = Storing
     decode_rows = True
@@ -41,11 +41,11 @@ class Release0517(Release):
             "the radix cache is disabled": ctx.disable_radix_cache,
             "the model has sliding windows": ctx.is_hybrid_swa,
             "the model has state-space layers": ctx.is_hybrid_ssm,
-            "its sparse attention has a cache of its own": ctx.enable_hierarchical_cache and ctx.is_dsa,
-            "the C++ tree was asked for": envs.SGLANG_EXPERIMENTAL_CPP_RADIX_TREE.get(),
-            "the unified tree was asked for": envs.SGLANG_ENABLE_UNIFIED_RADIX_TREE.get() or use_mlx(),
-            "LMCache was asked for": ctx.server_args.enable_lmcache,
-            "FlexKV was asked for": ctx.server_args.enable_flexkv,
+            "sparse attention uses a separate cache": ctx.enable_hierarchical_cache and ctx.is_dsa,
+            "SGLANG_EXPERIMENTAL_CPP_RADIX_TREE is set": envs.SGLANG_EXPERIMENTAL_CPP_RADIX_TREE.get(),
+            "the unified tree is enabled": envs.SGLANG_ENABLE_UNIFIED_RADIX_TREE.get() or use_mlx(),
+            "LMCache is enabled": ctx.server_args.enable_lmcache,
+            "FlexKV is enabled": ctx.server_args.enable_flexkv,
         }
 
     def on_host(self, node: TreeNode) -> bool:

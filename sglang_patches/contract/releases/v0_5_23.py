@@ -1,8 +1,8 @@
-"""SGLang 0.5.23: what a request holds of the KV is a record of its own, and one tree serves every kind of cache.
+"""Adapter of SGLang 0.5.23: a separate record holds a request's KV, and one tree serves every kind of cache.
 
-By default that tree is ``UnifiedRadixCache``, whose core may be in Rust.  ``RadixCache`` is still there, over the same
-interface, for models whose layers all have sliding windows; Hive extends that one, as it does in 0.5.17.  A host tier
-exists in the unified tree alone, so with ``--enable-hierarchical-cache`` SGLang's own eviction decides.
+By default that tree is ``UnifiedRadixCache``, whose core may be in Rust.  ``RadixCache`` still exists, with the same
+interface, for models whose layers all have sliding windows; Hive extends it as in 0.5.17.  Only the unified tree has
+a host tier, so SGLang's own eviction decides under ``--enable-hierarchical-cache``.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 class Storing:
-    """Requests enter the tree at checkpoints; whether one of them is the last makes no difference to the tree."""
+    """Stores requests in the tree at checkpoints; the tree treats the last one like the others."""
 
     def checkpoint(self, req: Req, *args: Any, **kwargs: Any) -> None:
         with self.storing_for(req):  # type: ignore[attr-defined]
             super().checkpoint(req, *args, **kwargs)  # type: ignore[misc]
 
     def on_release(self, req: Req, *args: Any, **kwargs: Any) -> None:
-        # Where nothing was stored, what the request used is counted here.
+        # If nothing was stored, the request's use of its prefix is counted here.
         with self.storing_for(req):  # type: ignore[attr-defined]
             super().on_release(req, *args, **kwargs)  # type: ignore[misc]
 
 
 class Release0523(Release):
-    """The adapter."""
+    """Adapter of SGLang 0.5.23."""
 
     storing = Storing
     unset_params = frozenset({"watermark"})
@@ -49,20 +49,20 @@ class Release0523(Release):
             "the radix cache is disabled": ctx.disable_radix_cache,
             "the model has sliding windows": ctx.is_hybrid_swa,
             "the model has state-space layers": ctx.is_hybrid_ssm,
-            "the host tier of this SGLang is in its unified tree": ctx.enable_hierarchical_cache,
+            "only the unified tree of this SGLang has a host tier": ctx.enable_hierarchical_cache,
             "retracted KV is kept on the host": (
                 get_disagg().disaggregation_decode_retraction_backup == "host_pool"
             ),
-            "an external cache was asked for": memory.enable_unified_cache_external_linker,
-            "LMCache was asked for": memory.enable_lmcache,
-            "FlexKV was asked for": memory.enable_flexkv,
-            "streaming sessions were asked for": get_serving().enable_streaming_session,
-            "sessions in the tree were asked for": memory.enable_session_radix_cache,
-            "--radix-eviction-policy tlru was asked for": ctx.params.eviction_policy == "tlru",
-            "the KV is spread over ranks by pages": (
+            "an external cache is enabled": memory.enable_unified_cache_external_linker,
+            "LMCache is enabled": memory.enable_lmcache,
+            "FlexKV is enabled": memory.enable_flexkv,
+            "streaming sessions are enabled": get_serving().enable_streaming_session,
+            "sessions in the radix cache are enabled": memory.enable_session_radix_cache,
+            "--radix-eviction-policy is tlru": ctx.params.eviction_policy == "tlru",
+            "the KV is interleaved over ranks by pages": (
                 page_interleave_shard_size(ctx.params.token_to_kv_pool_allocator) > 1
             ),
-            "the device has a cache of its own": (
+            "the device uses its own kind of cache": (
                 use_mlx() or hasattr(ctx.params.req_to_token_pool, "req_to_c128_sidecar")
             ),
         }
@@ -123,7 +123,9 @@ class Release0523(Release):
 def _truncated(
     probabilities: torch.Tensor, top_ks: torch.Tensor, top_ps: torch.Tensor, min_ps: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What top-k, top-p and min-p leave of rows ``[batch, vocabulary]``: weights in falling order, and their ids."""
+    """Return what top-k, top-p and min-p keep of rows ``[batch, vocabulary]``: weights in descending order, and their
+    ids.
+    """
     weights, ids = probabilities.sort(dim=-1, descending=True)
     before = weights.cumsum(dim=-1) - weights
     places = torch.arange(weights.shape[-1], device=weights.device)

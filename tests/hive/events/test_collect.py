@@ -23,26 +23,26 @@ from hive.server.events.event import (  # noqa: E402
     Sessions,
 )
 from hive.server.events.merge import merged  # noqa: E402
-from hive.server.eviction.book import NOT_RESIDENT, ResidencyBook  # noqa: E402
+from hive.server.eviction.accounting import NOT_RESIDENT, ResidencyAccounting  # noqa: E402
 from hive.server.logits_cache.cache import LogitsCache  # noqa: E402
 
 
-def busy_registry() -> tuple[AgentRegistry, ResidencyBook]:
+def busy_registry() -> tuple[AgentRegistry, ResidencyAccounting]:
     agents = AgentRegistry(1024, window=WindowSettings(round_requests=4))
-    book = ResidencyBook(None)
+    accounting = ResidencyAccounting(None)
     agents.register("writer", "writes <b>things</b>")
     for number in range(30):
         name = agents.arrived("writer" if number % 3 else "critic", "s", 10 + number)
-        book.stored(book.use(name, "s"), 5)
+        accounting.stored(accounting.use(name, "s"), 5)
         if number < 28:
             agents.left(name, cached_tokens=4, generated=3, replayed=1)
-    return agents, book
+    return agents, accounting
 
 
 def test_agents_are_told_as_the_route_tells_them() -> None:
-    agents, book = busy_registry()
-    event = agents_event(agents, book)
-    residency = book.summary()
+    agents, accounting = busy_registry()
+    event = agents_event(agents, accounting)
+    residency = accounting.summary()
     assert event.omitted == 0
     assert [line.name for line in event.agents] == ["writer", "critic"]
     assert sum(line.running for line in event.agents) == 2
@@ -80,8 +80,8 @@ def test_the_hit_ratio_is_that_of_the_statistics() -> None:
 
 
 def test_a_batch_survives_the_wire() -> None:
-    agents, book = busy_registry()
-    events: list[AnyEvent] = [agents_event(agents, book), scores_event(agents), Requests(running=1)]
+    agents, accounting = busy_registry()
+    events: list[AnyEvent] = [agents_event(agents, accounting), scores_event(agents), Requests(running=1)]
     assert msgspec.convert(msgspec.to_builtins(events), list[AnyEvent]) == events
 
 
@@ -117,7 +117,7 @@ def test_ranks_add_up() -> None:
 
 
 def test_a_score_has_the_fields_of_the_route() -> None:
-    agents, book = busy_registry()
-    line = agents_event(agents, book).agents[0]
+    agents, accounting = busy_registry()
+    line = agents_event(agents, accounting).agents[0]
     assert line.contribution is not None
     assert msgspec.to_builtins(line.contribution) == asdict(agents.window.scores["writer"])

@@ -107,7 +107,7 @@ async def test_a_slow_client_skips_snapshots_and_nothing_is_buffered(
 async def test_clients_are_bounded_and_a_place_is_free_again(hub: EventHub) -> None:
     hub.join()
     hub.join()
-    with pytest.raises(TooManyClients, match="2 clients listen already"):
+    with pytest.raises(TooManyClients, match="the maximum of 2 clients is reached"):
         hub.join()
     await hub.leave()
     hub.join()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from hive.server.eviction.accounting import ResidencyAccounting
 from hive.server.eviction.agent_numbers import AgentNumbers
-from hive.server.eviction.book import ResidencyBook
 from hive.server.eviction.contribution import ContributionPolicy
 from hive.server.eviction.density import DensityPolicy
 from hive.server.eviction.node import NodeRecord
@@ -59,12 +59,14 @@ def test_who_gets_the_number_of_another_begins_without_its_evidence() -> None:
 
 
 def test_kv_of_a_forgotten_agent_comes_back_as_nobodys() -> None:
-    book = ResidencyBook(DensityPolicy(lambda _: 0.5))
-    node = book.stored(book.use("gone", None), 10)
-    book.evicted(node, 10)
-    assert not book.holds("gone")
-    book.forget("gone")
-    book.returned(node, 10)
+    accounting = ResidencyAccounting(DensityPolicy(lambda _: 0.5))
+    node = accounting.stored(accounting.use("gone", None), 10)
+    accounting.evicted(node, 10)
+    assert not accounting.holds("gone")
+    accounting.forget("gone")
+    accounting.returned(node, 10)
     assert (node.producer, node.agent) == ("other", "other")
-    assert book.summary() == {"other": {"resident_tokens": 10, "stored_tokens": 20, "evicted_tokens": 10}}
-    assert dict(book.held) == {"other": 10}
+    assert accounting.summary() == {
+        "other": {"resident_tokens": 10, "stored_tokens": 20, "evicted_tokens": 10}
+    }
+    assert dict(accounting.held) == {"other": 10}

@@ -147,6 +147,6 @@ def test_no_runs_are_no_passes() -> None:
 
 
 @pytest.mark.parametrize(("rows", "tokens"), [(0, 1), (1, 0), (-1, 5)])
-def test_a_pass_without_room_is_refused(rows: int, tokens: int) -> None:
-    with pytest.raises(ValueError, match="room for a token"):
+def test_a_pass_without_space_is_refused(rows: int, tokens: int) -> None:
+    with pytest.raises(ValueError, match="needs at least one row and one token"):
         passes([Run(0, 1, 0)], rows, tokens)

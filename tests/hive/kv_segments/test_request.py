@@ -28,7 +28,7 @@ requests = st.builds(
 
 @given(requests)
 def test_a_request_arrives_as_it_was_sent(request_: KvRequest) -> None:
-    assert KvRequest.of_wire(request_.to_wire()) == request_
+    assert KvRequest.from_wire(request_.to_wire()) == request_
 
 
 def test_nothing_declared_is_nothing_asked_for() -> None:
@@ -139,4 +139,4 @@ def test_whatever_is_declared_is_refused_or_fits_the_prompt(spec: Any) -> None:
         assert behind <= part.start < part.end <= TOKENS
         assert part.position == part.start
         behind = part.end
-    assert KvRequest.of_wire(found.to_wire()) == found
+    assert KvRequest.from_wire(found.to_wire()) == found

@@ -52,7 +52,7 @@ def config_of(variant: str, partial: float = 1.0) -> dict[str, Any]:
 
 def ropes() -> st.SearchStrategy[Rope]:
     return st.builds(
-        lambda variant, partial, interleaved: Rope.of_config(
+        lambda variant, partial, interleaved: Rope.from_config(
             config_of(variant, partial), interleaved=interleaved
         ),
         st.sampled_from(sorted(VARIANTS)),
@@ -159,7 +159,7 @@ def test_frequencies_and_keys_are_those_of_transformers(variant: str, partial: f
 
     written = {**VARIANTS[variant], "partial_rotary_factor": partial}
     config = LlamaConfig(**SIZES, hidden_size=HEADS * HEAD_DIM, rope_parameters=written)
-    rope = Rope.of_config(config)
+    rope = Rope.from_config(config)
     # Llama's own function for the default knows no partial rotation.
     theirs = (LlamaRotaryEmbedding if partial == 1.0 else GPTNeoXRotaryEmbedding)(config)
     if (function := ROPE_INIT_FUNCTIONS.get(written["rope_type"])) is not None:
@@ -184,24 +184,24 @@ def test_the_older_way_to_write_it_says_the_same(variant: str, kind: str) -> Non
     written = dict(VARIANTS[variant])
     theta, written[kind] = written.pop("rope_theta"), written.pop("rope_type")
     older = {**SIZES, "rope_theta": theta, "rope_scaling": written, "partial_rotary_factor": 0.5}
-    expected = Rope.of_config(config_of(variant, 0.5))
+    expected = Rope.from_config(config_of(variant, 0.5))
     for config in (older, SimpleNamespace(**older)):
-        assert torch.equal(Rope.of_config(config).inverse_frequencies, expected.inverse_frequencies)
+        assert torch.equal(Rope.from_config(config).inverse_frequencies, expected.inverse_frequencies)
 
 
 def test_what_a_config_does_not_say_is_as_transformers_has_it() -> None:
-    short = Rope.of_config(
+    short = Rope.from_config(
         {"hidden_size": 64, "num_attention_heads": 2, "rope_scaling": None, "head_dim": None}
     )
     assert (short.head_dim, short.rotary_dim, short.interleaved) == (32, 32, False)
-    assert torch.equal(short.inverse_frequencies, Rope.of_config(config_of("default")).inverse_frequencies)
+    assert torch.equal(short.inverse_frequencies, Rope.from_config(config_of("default")).inverse_frequencies)
     # The length of training is all of it, or where it is written outside, that.
     yarn = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 2.0}
     trained_long = {**yarn, "original_max_position_embeddings": LONGEST}
     trained_short = {**yarn, "original_max_position_embeddings": 4096}
 
     def frequencies(parameters: dict[str, Any], **others: Any) -> torch.Tensor:
-        return Rope.of_config({**SIZES, "rope_parameters": parameters, **others}).inverse_frequencies
+        return Rope.from_config({**SIZES, "rope_parameters": parameters, **others}).inverse_frequencies
 
     assert torch.equal(frequencies(yarn), frequencies(trained_long))
     outside = frequencies(trained_long, original_max_position_embeddings=4096)
@@ -211,8 +211,8 @@ def test_what_a_config_does_not_say_is_as_transformers_has_it() -> None:
 
 def test_layers_of_one_rope_may_be_written_one_by_one() -> None:
     nested = dict.fromkeys(("full_attention", "sliding_attention"), VARIANTS["llama3"])
-    rope = Rope.of_config({**SIZES, "rope_parameters": nested})
-    assert torch.equal(rope.inverse_frequencies, Rope.of_config(config_of("llama3")).inverse_frequencies)
+    rope = Rope.from_config({**SIZES, "rope_parameters": nested})
+    assert torch.equal(rope.inverse_frequencies, Rope.from_config(config_of("llama3")).inverse_frequencies)
 
 
 @pytest.mark.parametrize(
@@ -224,16 +224,16 @@ def test_layers_of_one_rope_may_be_written_one_by_one() -> None:
         ({"rope_type": "proportional"}, "'proportional'"),
         ({"rope_type": "default", "mrope_section": [4, 6, 6]}, "'mrope'"),
         ({"rope_type": "default", "use_fope": True}, "'fope'"),
-        ({"rope_type": "linear"}, "'linear' is incomplete: 'factor'"),
-        ({"rope_type": "llama3", "factor": 8.0}, "'llama3' is incomplete: 'low_freq_factor'"),
-        ({"rope_type": "default", "partial_rotary_factor": 0.1}, "would turn 3"),
-        ({"rope_type": "default", "partial_rotary_factor": 0.0}, "would turn 0"),
+        ({"rope_type": "linear"}, "'linear' are incomplete: 'factor'"),
+        ({"rope_type": "llama3", "factor": 8.0}, "'llama3' are incomplete: 'low_freq_factor'"),
+        ({"rope_type": "default", "partial_rotary_factor": 0.1}, "has 3 rotary ones"),
+        ({"rope_type": "default", "partial_rotary_factor": 0.0}, "has 0 rotary ones"),
         (
             {"full_attention": VARIANTS["default"], "sliding_attention": VARIANTS["linear"]},
-            "different RoPE .full_attention, sliding_attention.",
+            "different RoPE parameters .full_attention, sliding_attention.",
         ),
     ],
 )
 def test_what_cannot_be_moved_is_refused_by_name(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedRope, match=message):
-        Rope.of_config({**SIZES, "rope_parameters": parameters})
+        Rope.from_config({**SIZES, "rope_parameters": parameters})

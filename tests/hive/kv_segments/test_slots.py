@@ -18,12 +18,12 @@ from hive.server.kv_segments.slots import KvSlots
 
 SLOTS, HEADS, HEAD_DIM, LAYERS = 40, 3, 16, 3
 LIKE = {"num_attention_heads": HEADS, "head_dim": HEAD_DIM}
-ROPE = Rope.of_config(LIKE)
+ROPE = Rope.from_config(LIKE)
 ROPES = {
     "halves": ROPE,
-    "interleaved": Rope.of_config(LIKE, interleaved=True),
-    "partial": Rope.of_config({**LIKE, "partial_rotary_factor": 0.5}),
-    "partial, no power of two": Rope.of_config({**LIKE, "partial_rotary_factor": 0.75}, interleaved=True),
+    "interleaved": Rope.from_config(LIKE, interleaved=True),
+    "partial": Rope.from_config({**LIKE, "partial_rotary_factor": 0.5}),
+    "partial, no power of two": Rope.from_config({**LIKE, "partial_rotary_factor": 0.75}, interleaved=True),
 }
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -135,18 +135,22 @@ def test_what_was_read_is_a_copy() -> None:
 @pytest.mark.parametrize(
     ("keys", "values", "message"),
     [
-        ([], [], "keys of 0 layers"),
-        ([torch.zeros(4, 2, 16)] * 2, [torch.zeros(4, 2, 16)], "keys of 2 layers and values of 1"),
+        ([], [], "got 0 and 0"),
+        (
+            [torch.zeros(4, 2, 16)] * 2,
+            [torch.zeros(4, 2, 16)],
+            "as many layers of keys as of values, got 2 and 1",
+        ),
         ([torch.zeros(4, 32)], [torch.zeros(4, 32)], "slots, kv_heads, head_dim"),
         (
             [torch.zeros(4, 2, 16), torch.zeros(5, 2, 16)],
             [torch.zeros(4, 2, 16)] * 2,
-            "in all layers the same",
+            "equal in all layers",
         ),
-        ([torch.zeros(4, 2, 16)], [torch.zeros(5, 2, 16)], "different numbers of slots"),
+        ([torch.zeros(4, 2, 16)], [torch.zeros(5, 2, 16)], "same numbers of slots"),
         ([torch.zeros(4, 2, 16)], [torch.zeros(4, 2, 16).half()], "of one dtype"),
         ([torch.zeros(4, 2, 16).byte()], [torch.zeros(4, 2, 16).byte()], "uint8"),
-        ([torch.zeros(4, 2, 8)], [torch.zeros(4, 2, 8)], "heads of 8, and RoPE turns heads of 16"),
+        ([torch.zeros(4, 2, 8)], [torch.zeros(4, 2, 8)], "heads of 8 dimensions, but RoPE expects 16"),
     ],
 )
 def test_other_tensors_are_refused(
@@ -180,7 +184,7 @@ for interleaved, partial, value_dim, delta, in_place in [
     (False, 0.75, 16, 0, False),
 ]:
     config = {"num_attention_heads": 3, "head_dim": 16, "partial_rotary_factor": partial}
-    rope = Rope.of_config(config, interleaved=interleaved)
+    rope = Rope.from_config(config, interleaved=interleaved)
     expected, actual = pool(rope, value_dim, torch.float32), pool(rope, value_dim, torch.float32)
     assert LayerCopy.fits(actual.keys, actual.values)
     at = target if in_place else source

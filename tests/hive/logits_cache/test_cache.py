@@ -37,7 +37,7 @@ class ToyModel:
         return (rng.normal(size=VOCABULARY) * 2).astype(np.float32)
 
     def head(self, row: NDArray[np.float32], temperature: float) -> Head:
-        whole = Head.of_row(row, temperature)
+        whole = Head.from_row(row, temperature)
         picked = np.argsort(-row, kind="stable")[: self.head_size]
         return Head.select(picked.astype(np.int64), row[picked], whole.support, whole.normalisers)
 
@@ -53,7 +53,7 @@ def serve(
 
     def take(token: int, _node: Node) -> Verdict:
         output.append(token)
-        return Verdict.GOES_ON if goes_on() else Verdict.FINISHED
+        return Verdict.CONTINUES if goes_on() else Verdict.FINISHED
 
     request = CachedRequest("m", rule, seed, prompt)
     replayed = 0
@@ -207,7 +207,7 @@ def test_hotspots_are_resampled_and_how_far_they_stray_is_told() -> None:
 
         def take(token: int, _node: Node) -> Verdict:
             output.append(token)
-            return Verdict.GOES_ON
+            return Verdict.CONTINUES
 
         request = CachedRequest("m", rule, seed, [4], policy="hotspot", hotspot=hotspot)
         replay = cache.begin(request)
@@ -235,7 +235,7 @@ def test_a_hotspot_replay_keeps_no_token_that_its_rule_forbids() -> None:
     def take(token: int, node: Node) -> Verdict:
         assert token == node.head.ids[0]
         greedy.append(token)
-        return Verdict.GOES_ON
+        return Verdict.CONTINUES
 
     cache.run(replay, request, greedy, take, limit=100)
     assert greedy
@@ -270,7 +270,7 @@ def test_a_row_whose_bytes_changed_is_dropped_and_computed_again(
 
     def take(token: int, _node: Node) -> Verdict:
         taken.append(token)
-        return Verdict.GOES_ON if len(taken) < len(output) else Verdict.FINISHED
+        return Verdict.CONTINUES if len(taken) < len(output) else Verdict.FINISHED
 
     while replay.stop is None:
         cache.run(replay, request, taken, take, limit=3)

@@ -20,10 +20,10 @@ from hive.server.logits_cache.distinct import (
     EXHAUSTED,
     NODE_BYTES,
     TREE_BYTES,
+    Choice,
     Constraint,
     DistinctSample,
     DistinctTree,
-    Way,
 )
 from hive.server.logits_cache.distinct_trees import DistinctTrees
 from hive.server.logits_cache.head import Head
@@ -57,7 +57,7 @@ class ToyModel:
         """The first ``size`` tokens of the row behind an output, with the normaliser."""
         key = (output[-1] if output else -1, size)
         if key not in self.heads:
-            whole = Head.of_row(self.row(output), self.rule.temperature)
+            whole = Head.from_row(self.row(output), self.rule.temperature)
             sums = {t: total * (1.0 + self.error) for t, total in whole.normalisers.items()}
             self.heads[key] = Head(whole.ids[:size], whole.logits[:size], whole.support, sums)
         return self.heads[key]
@@ -100,11 +100,11 @@ def live_draw(model: ToyModel, output: Output, constraint: Constraint | None, u:
 
 def step(model: ToyModel, sample: DistinctSample, output: Output, u: float, size: int) -> tuple[Output, bool]:
     """One token more, and whether the live model had to draw it; none if earlier samples must first go on."""
-    way = sample.way
+    way = sample.choice
     drawn: Drawn | None = None
-    if way is Way.LEAVES:
+    if way is Choice.BRANCH:
         drawn = sample.draw(model.head(output, size), u)
-    elif way is not Way.WAITS:
+    elif way is not Choice.WAIT:
         drawn = sample.following(way)
     if drawn is None and sample.blocked:
         return output, False
@@ -246,7 +246,7 @@ def check_choices(
     leaving = float(sum(expected[token] for token in new))
     if leaving > 1e-8:
         for u in (1e-9 * leaving, leaving * (1 - 1e-9)):
-            assert choice(tree, model, state, u) is Way.LEAVES
+            assert choice(tree, model, state, u) is Choice.BRANCH
         edge = 0.0
         for token in new:
             share = float(expected[token]) / leaving
@@ -267,12 +267,12 @@ def check_choices(
 
 def choice(
     tree: DistinctTree, model: ToyModel, state: Output, u: float, head: Head | None = None, v: float = 0.0
-) -> int | Way | Drawn | None:
+) -> int | Choice | Drawn | None:
     """Where a sample goes from a state, or which token it draws there; it comes to nothing."""
     sample = begin(tree, itertools.repeat(u))
     for length, token in enumerate(state):
         sample.advance(token, float(model.distribution(state[:length])[token]))
-    found = sample.way if head is None else sample.draw(head, v)
+    found = sample.choice if head is None else sample.draw(head, v)
     sample.finish(False)
     return found
 
@@ -399,7 +399,9 @@ def test_a_rest_at_the_bottom_of_the_floats_is_still_drawn() -> None:
     sample.finish(True)
     sample = begin(tree, itertools.repeat(0.9))
     sample.advance(1, 0.5)
-    assert sample.way == 2, "0.9 times the smallest float is the smallest float, the end of the last interval"
+    assert sample.choice == 2, (
+        "0.9 times the smallest float is the smallest float, the end of the last interval"
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -481,16 +483,16 @@ def test_rows_that_changed_in_the_meantime_mark_the_repetition_and_use_up_the_st
         sample.finish(True)
     assert tree.remaining == pytest.approx(0.1)
     sample = begin(tree)
-    assert sample.way is Way.LEAVES
+    assert sample.choice is Choice.BRANCH
     if live:
         constraint = sample.constraint()
         assert constraint is not None
         assert (set(constraint.tokens), constraint.only) == ({1, 2}, False)
         sample.advance(1, 0.5)
     else:
-        head = Head.of_row(np.array([-np.inf, 0.0, 0.0], dtype=np.float32), 1.0)
+        head = Head.from_row(np.array([-np.inf, 0.0, 0.0], dtype=np.float32), 1.0)
         assert sample.draw(head, 0.7) is None
-        assert sample.way is Way.LEAVES, "and leaves nothing out"
+        assert sample.choice is Choice.BRANCH, "and leaves nothing out"
         drawn = sample.draw(head, 0.7)
         assert drawn is not None
         assert drawn.token == 2
@@ -623,25 +625,25 @@ def test_what_an_earlier_sample_may_still_use_up_is_bounded_by_what_it_has_drawn
     tree = DistinctTree(PLAIN)
     first = begin(tree)
 
-    def said() -> list[int | Way]:
+    def said() -> list[int | Choice]:
         """Where the next sample would go, by its number."""
-        found: list[int | Way] = []
+        found: list[int | Choice] = []
         for u in (0.39, 0.41, 0.56, 0.58):
             sample = begin(tree, itertools.repeat(u))
-            found.append(sample.way)
-            assert sample.blocked == (found[-1] is not Way.LEAVES and tree.remaining == 1.0)
+            found.append(sample.choice)
+            assert sample.blocked == (found[-1] is not Choice.BRANCH and tree.remaining == 1.0)
             sample.finish(False)
         return found
 
-    assert said() == [Way.WAITS] * 4, "the first one has not drawn, and may be the only output"
+    assert said() == [Choice.WAIT] * 4, "the first one has not drawn, and may be the only output"
     first.advance(7, 0.6)
     # 0.4 are untaken; behind the token all may go or nothing.
-    assert said() == [Way.LEAVES, Way.WAITS, Way.WAITS, Way.WAITS]
+    assert said() == [Choice.BRANCH, Choice.WAIT, Choice.WAIT, Choice.WAIT]
     first.advance(8, 0.49)
     # At least 0.306 stay: those who leave are below 0.4 / 0.706 = 0.567 at the most.
-    assert said() == [Way.LEAVES, Way.WAITS, Way.WAITS, 7]
+    assert said() == [Choice.BRANCH, Choice.WAIT, Choice.WAIT, 7]
     first.finish(True)
-    assert said() == [Way.LEAVES, Way.LEAVES, Way.LEAVES, 7]
+    assert said() == [Choice.BRANCH, Choice.BRANCH, Choice.BRANCH, 7]
 
 
 def half(_depth: int) -> float:

@@ -22,7 +22,7 @@ CERTAIN, EVEN = [1.0, 0.0], [0.5, 0.5]
 
 def whole(probabilities: list[float], temperature: float = 1.0) -> Head:
     with np.errstate(divide="ignore"):
-        return Head.of_row(np.log(np.array(probabilities, dtype=np.float32)), temperature)
+        return Head.from_row(np.log(np.array(probabilities, dtype=np.float32)), temperature)
 
 
 def cut(head: Head, size: int) -> Head:
@@ -183,7 +183,7 @@ def test_divergence_is_that_of_the_enumerated_distributions(
     rows = (rng.normal(size=(VOCABULARY + 1, VOCABULARY)) * 1.5).astype(np.float32)
     exact = dict(outputs(rows, rule, None, np.ones(LENGTH, dtype=np.bool_)))
     cached = sorted(exact)[choice % len(exact)]
-    heads = [Head.of_row(rows[token], rule.temperature) for token in (-1, *cached[:-1])]
+    heads = [Head.from_row(rows[token], rule.temperature) for token in (-1, *cached[:-1])]
     hot = hotspots(heads, rule, policy)
     approximate = dict(outputs(rows, rule, cached, hot))
     assert sum(approximate.values()) == pytest.approx(1.0)

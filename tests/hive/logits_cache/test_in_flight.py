@@ -83,7 +83,7 @@ class Engine:
 
         def take(token: int, _node: Node) -> Verdict:
             job.output.append(token)
-            return Verdict.FINISHED if job.whole else Verdict.GOES_ON
+            return Verdict.FINISHED if job.whole else Verdict.CONTINUES
 
         self.cache.run(job.replay, job.request, job.output, take, limit=3)
         if job.replay.stop is None:

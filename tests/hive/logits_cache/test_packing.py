@@ -55,7 +55,7 @@ def test_a_whole_row_comes_back_equal_and_pays_for_no_ids(coarse: bool, vocabula
     row = (np.random.default_rng(0).normal(size=vocabulary) * 4).astype(np.float32)
     row = bf16(row) if coarse else row
     row[::7] = -np.inf
-    head = Head.of_row(row, 1.0)
+    head = Head.from_row(row, 1.0)
     packed = pack(head)
     assert same(unpack(packed), head)
     assert len(packed) <= vocabulary * (2 if coarse else 4) + 64
@@ -96,7 +96,7 @@ def test_many_rows_are_packed_as_one_is(
 
 @given(values, st.integers(0), st.integers(1, 255))
 def test_a_changed_byte_is_noticed(numbers: list[float], at: int, flip: int) -> None:
-    head = Head.of_row(np.array(numbers, dtype=np.float32), 1.0)
+    head = Head.from_row(np.array(numbers, dtype=np.float32), 1.0)
     packed = bytearray(pack(head))
     packed[at % len(packed)] ^= flip
     with pytest.raises(CorruptRowError):

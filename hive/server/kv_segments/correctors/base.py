@@ -1,4 +1,4 @@
-"""What a corrector is."""
+"""The interface of a corrector."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class PlacedRun:
-    """Placed tokens of one segment, in a request's row of slots."""
+    """A run of placed tokens of one segment, in a request's row of slots."""
 
     start: int
     """Index of the first token in the row."""
     end: int
     """Index behind the last one."""
     offset: int = 0
-    """Of the first token within its segment, whose beginning the exact tree may have served."""
+    """Index of the first token within its segment; the radix tree may have served the tokens before it."""
 
     def __len__(self) -> int:
         return self.end - self.start
 
 
 class Corrector(ABC):
-    """Chooses what of the placed KV is computed again.
+    """Chooses which placed tokens to recompute.
 
-    Stored KV was computed behind another context than it is placed behind.  The more of it is computed again, the
-    nearer the request is to exact, and the longer its first token takes.
+    Stored KV was computed in another context than the one it is placed in.  The more of it is recomputed, the closer
+    the result is to the exact one, and the longer the first token takes.
     """
 
     probes: bool = False
-    """Whether it needs to be told how far the placed values are off, which takes a pass through the first layers."""
+    """Whether it needs the deviation of the placed values, which takes a pass through the first layers."""
 
     @abstractmethod
     def select(self, placed: Sequence[PlacedRun], deviation: NDArray[np.float32] | None = None) -> list[int]:
-        """Indices to compute again, ascending.
+        """Return the indices to recompute, ascending.
 
         Args:
             placed: ascending and disjoint.
-            deviation: of the placed tokens, one after the other, float32 [tokens]: squared distance at the check
-                layer between values computed in this context and the placed ones.  None unless :attr:`probes`.
+            deviation: of all placed tokens in order, float32 ``[tokens]``: squared distance, at the check layer,
+                between the values computed in this context and the placed ones.  None unless :attr:`probes`.
         """
 
     @abstractmethod
     def most(self, placed: Sequence[PlacedRun]) -> int:
-        """How many indices :meth:`select` may return at the most, whatever the deviation."""
+        """Return the maximum number of indices that :meth:`select` returns, whatever the deviation."""

@@ -1,7 +1,7 @@
-"""CacheBlend (Yao et al., 2024): what deviates most at an early layer is computed again.
+"""CacheBlend (Yao et al., 2024): recompute the tokens that deviate most at an early layer.
 
-All placed tokens go through the first layers; those whose values differ most from the placed ones at the check layer
-go through all of them.  Selecting whole blocks loses a little of the choice, and leaves the other blocks untouched:
+All placed tokens go through the first layers.  Those whose values differ most from the placed ones at the check layer
+go through all layers.  To choose whole blocks is a little less selective, but leaves the other blocks untouched:
 siblings that placed the same segment then differ in few blocks.
 """
 
@@ -18,7 +18,10 @@ from hive.server.kv_segments.correctors.base import Corrector, PlacedRun
 
 @dataclass(frozen=True)
 class Blend(Corrector):
-    """The ``share`` of all placed tokens that deviate most; with ``block``, of blocks of so many within a segment."""
+    """Recomputes the ``share`` of all placed tokens that deviate most; whole blocks of ``block`` tokens if given.
+
+    Blocks are counted from the start of each segment.
+    """
 
     share: float = 0.15
     block: int | None = None
@@ -47,7 +50,7 @@ class Blend(Corrector):
         wanted = self._wanted(placed)
         if self.block is None or wanted == 0:
             return wanted
-        # The last block may begin one token before there are enough.
+        # Blocks are added until there are enough tokens, so the last one may start with one token missing.
         return min(wanted - 1 + self.block, sum(map(len, placed)))
 
     def _wanted(self, placed: Sequence[PlacedRun]) -> int:
@@ -55,7 +58,7 @@ class Blend(Corrector):
         return max(1, int(tokens * self.share)) if tokens and self.share else 0
 
     def _blocks(self, placed: Sequence[PlacedRun]) -> Iterator[slice]:
-        """Of the placed tokens, one after the other: blocks begin where their segment does."""
+        """Yield blocks as slices of all placed tokens in order; blocks are counted from the start of each segment."""
         assert self.block is not None
         first = 0
         for run in placed:

@@ -1,7 +1,7 @@
-"""The beginning of each segment is computed again.
+"""A corrector that recomputes the beginning of each segment.
 
-The first tokens of a segment that was encoded alone took all attention that had nowhere else to go, and those of one
-encoded behind another context carry most of what that context was.
+When a segment is encoded alone, its first tokens attract all attention that has nowhere else to go.  When it is encoded
+behind another context, they carry most of what that context was.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from hive.server.kv_segments.correctors.base import Corrector, PlacedRun
 
 @dataclass(frozen=True)
 class FirstK(Corrector):
-    """The first ``tokens`` of each segment, or the first ``share`` of it (rounded up); one of the two is set.
+    """Recomputes the first ``tokens`` of each segment, or its first ``share`` (rounded up); exactly one must be set.
 
-    What of them the exact tree has served is exact, and nothing else is computed in its place.
+    If the radix tree has served some of these tokens, they are exact, and no others are recomputed instead.
     """
 
     tokens: int | None = None

@@ -1,4 +1,4 @@
-"""Correctors by their names."""
+"""Creates correctors from their names and settings."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 from hive.server.kv_segments.corrector_names import DEFAULT_SHARE, check_corrector
 from hive.server.kv_segments.correctors.base import Corrector
 from hive.server.kv_segments.correctors.blend import Blend
-from hive.server.kv_segments.correctors.everything import RecomputeAll
 from hive.server.kv_segments.correctors.first_k import FirstK
-from hive.server.kv_segments.correctors.nothing import RecomputeNone
+from hive.server.kv_segments.correctors.recompute_all import RecomputeAll
+from hive.server.kv_segments.correctors.recompute_none import RecomputeNone
 
 
 def corrector_of(spec: Any, field: str = "corrector") -> Corrector:
-    """A corrector by its name, or by an object with ``kind`` and settings.
+    """Return the corrector of a specification: a name, or an object with ``kind`` and settings.
 
     Raises:
-        RequestError: naming the field at fault (within ``field``) and its rule.
+        RequestError: with the invalid field (within ``field``) and its rule.
     """
     kind, settings = check_corrector(spec, field)
     match kind:

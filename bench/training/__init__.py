@@ -1,0 +1,1 @@
+"""Training: what LoRA adapters of the embedded model learn as roles, and how."""

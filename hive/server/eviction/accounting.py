@@ -1,0 +1,199 @@
+"""Accounting of the resident KV: who computed it, who uses it, and how much was evicted."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hive.server.agents.registry import OTHER
+from hive.server.eviction.base import EvictionPolicy
+from hive.server.eviction.node import NodeRecord, Session
+
+MAX_SESSIONS = 65536
+NOT_RESIDENT = {"resident_tokens": 0, "stored_tokens": 0, "evicted_tokens": 0}
+"""The summary of an agent that has stored no KV."""
+
+
+@dataclass(slots=True)
+class Tokens:
+    """Tokens of KV that one agent stored, and how many of them were evicted, since start."""
+
+    stored: int = 0
+    evicted: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Use:
+    """The identity of one admitted request: the agent and the session that store and use KV."""
+
+    agent: str
+    session: Session | None
+
+
+@dataclass(slots=True)
+class ResidencyAccounting:
+    """Keeps the records of the tree's nodes, and tells the policy about hits and evictions.
+
+    The tree calls :meth:`admit` when a request has been admitted, :meth:`stored` for every new node, :meth:`joined`
+    for every existing node that holds the same KV as the request, and :meth:`evicted` and :meth:`returned` when the KV
+    of a node leaves the device and comes back.
+    """
+
+    policy: EvictionPolicy | None
+    """None if the engine's own policy decides."""
+    clock: int = 0
+    """Admissions so far."""
+    resident: Counter[str] = field(default_factory=Counter)
+    """Tokens on the device by the agent that computed them."""
+    held: Counter[str] = field(default_factory=Counter)
+    """Tokens on the device by the agent that used them last: these count against an agent's share."""
+    totals: dict[str, Tokens] = field(default_factory=dict)
+    """By agent: every one that stored or used KV and was not forgotten."""
+    _sessions: OrderedDict[str, Session] = field(default_factory=OrderedDict)
+    _sessions_begun: int = 0
+
+    def use(self, agent: str, session: str | None) -> Use:
+        """Return the identity of a request; it stays valid after its session has ended."""
+        return Use(agent, self._session(session) if session is not None else None)
+
+    def admit(self, use: Use, path: Sequence[tuple[NodeRecord, int]]) -> dict[str, int]:
+        """Count the hits of an admitted request.
+
+        Args:
+            use: the identity of the request.
+            path: the nodes that it matched, deepest first, each with its tokens.
+
+        Returns:
+            The matched tokens by the agent that computed them.
+        """
+        self.clock += 1
+        self._total(use.agent)
+        producers: dict[str, int] = {}
+        for node, tokens in path:
+            producers[node.producer] = producers.get(node.producer, 0) + tokens
+            if self.policy is not None:
+                self.policy.reused(node, tokens, self.clock)
+            node.hits += 1
+            node.used = self.clock
+            if node.on_device:
+                _take(self.held, node.agent, tokens)
+                self.held[use.agent] += tokens
+            node.agent = use.agent
+            self.joined(node, use)
+        if path:
+            path[0][0].ends += 1
+        return producers
+
+    def stored(self, use: Use, tokens: int) -> NodeRecord:
+        """Return the record of a new node that ``use`` has put into the tree."""
+        self.resident[use.agent] += tokens
+        self.held[use.agent] += tokens
+        self._total(use.agent).stored += tokens
+        return NodeRecord(use.agent, use.agent, self.clock, use.session)
+
+    def joined(self, node: NodeRecord, use: Use) -> None:
+        """Note that a request holds a node's KV, too; a second session makes the node shared."""
+        if node.session is not use.session:
+            # A node without a session keeps none: which sessions share it is unknown.
+            node.shared = node.shared or (node.session is not None and use.session is not None)
+            node.session = None
+
+    def returned(self, node: NodeRecord, tokens: int, use: Use | None = None) -> None:
+        """Count a node whose KV is on the device again: recomputed by ``use``, or loaded back from the host if None.
+
+        Recomputing counts as a use, but not as a hit.  The request for which KV is loaded back is admitted later.
+        """
+        node.on_device = True
+        # An agent that is missing in the totals was forgotten while its KV lay on the host.  Counted by name, it would
+        # be an agent that the registry does not know.
+        if node.producer not in self.totals:
+            node.producer = OTHER
+        if node.agent not in self.totals:
+            node.agent = OTHER
+        if use is not None:
+            self._total(use.agent)
+            node.agent = use.agent
+            node.used = self.clock
+            self.joined(node, use)
+        self.resident[node.producer] += tokens
+        self.held[node.agent] += tokens
+        self._total(node.producer).stored += tokens
+
+    def evicted(self, node: NodeRecord, tokens: int) -> None:
+        """Count a node whose KV left the device."""
+        node.on_device = False
+        _take(self.resident, node.producer, tokens)
+        _take(self.held, node.agent, tokens)
+        self._total(node.producer).evicted += tokens
+        if self.policy is not None:
+            self.policy.evicted(node, tokens, self.clock)
+
+    def end_session(self, name: str) -> Session | None:
+        """Mark a session as ended, and with it the KV that only it used; the caller then updates the leaf index."""
+        session = self._sessions.pop(name, None)
+        if session is not None:
+            session.ended = True
+        return session
+
+    def holds(self, agent: str) -> bool:
+        """Whether KV on the device was computed or last used by an agent."""
+        return agent in self.resident or agent in self.held
+
+    def forget(self, agent: str) -> None:
+        """Move the totals of an ended agent, which has no KV on the device, to OTHER."""
+        gone = self.totals.pop(agent, None)
+        if gone is not None:
+            others = self._total(OTHER)
+            others.stored += gone.stored
+            others.evicted += gone.evicted
+        if self.policy is not None:
+            self.policy.forget(agent)
+
+    def flushed(self) -> None:
+        """Count an emptied tree; what the policy has learned stays."""
+        self.resident.clear()
+        self.held.clear()
+
+    def shares(self) -> dict[str, float]:
+        """Return, by agent, the part of the resident KV that it used last.
+
+        Last use counts, not who computed it: an agent that reads what others wrote fills the pool as well.
+        """
+        total = self.held.total() or 1
+        return {agent: tokens / total for agent, tokens in self.held.items()}
+
+    def summary(self) -> dict[str, dict[str, int]]:
+        """Return, by agent that computed it: tokens resident now, and tokens stored and evicted since start."""
+        return {agent: self.summary_of(agent) for agent in self.totals}
+
+    def summary_of(self, agent: str) -> dict[str, int]:
+        """Return the same for one agent; zeros if it has stored nothing."""
+        total = self.totals.get(agent)
+        if total is None:
+            return dict(NOT_RESIDENT)
+        return {
+            "resident_tokens": self.resident.get(agent, 0),
+            "stored_tokens": total.stored,
+            "evicted_tokens": total.evicted,
+        }
+
+    def _total(self, agent: str) -> Tokens:
+        return self.totals.setdefault(agent, Tokens())
+
+    def _session(self, name: str) -> Session:
+        session = self._sessions.get(name)
+        if session is None:
+            session = self._sessions[name] = Session(self._sessions_begun)
+            self._sessions_begun += 1
+        self._sessions.move_to_end(name)
+        if len(self._sessions) > MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+        return session
+
+
+def _take(counter: Counter[str], agent: str, tokens: int) -> None:
+    """Subtract tokens of an agent; drop the agent at zero."""
+    counter[agent] -= tokens
+    if counter[agent] <= 0:
+        del counter[agent]
