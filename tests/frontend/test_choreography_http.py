@@ -315,7 +315,9 @@ async def test_a_recording_replays_offline_and_an_interrupted_run_says_what_is_g
         file.write_text("".join(beginning))
         assert (await arun(debate, "1+1", model=server.url, checkpoint=file)).results == first.results
         file.write_text("".join(lines[:-2]))
-        with pytest.raises(JournalError, match=r"<message kept-\d+ .* does not exist any more: .* give another file"):
+        with pytest.raises(
+            JournalError, match=r"<message kept-\d+ .* does not exist any more: .* give another file"
+        ):
             await arun(debate, "1+1", model=server.url, checkpoint=file)
         with pytest.raises(JournalError, match="has no answer for state"):
             await arun(debate, "1+1", replay=file)
