@@ -15,7 +15,7 @@ from hive_frontend.compiler.process import Waiting
 from hive_frontend.operations import fork
 from hive_frontend.supervisors.once import Once
 from hive_frontend.supervisors.state import Decision, State
-from hive_frontend.supervisors.tree_of_thoughts import ThoughtBooks
+from hive_frontend.supervisors.tree_of_thoughts import TreeOfThoughtsProgress
 
 from bench.frontend import workload
 from bench.frontend.report import Memory, Spread
@@ -66,9 +66,9 @@ class _Weighed(TreeOfThoughts):
 
     allocated = 0
 
-    def decide(self, books: ThoughtBooks, arrived: list[State]) -> Sequence[Decision]:
+    def decide(self, progress: TreeOfThoughtsProgress, arrived: list[State]) -> Sequence[Decision]:
         if len(arrived) < STATES:
-            return super().decide(books, arrived)
+            return super().decide(progress, arrived)
         gc.collect()
         self.allocated, _ = tracemalloc.get_traced_memory()
         return []

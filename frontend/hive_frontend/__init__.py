@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from hive_frontend.supervisors.best_of_n import BestOfN
     from hive_frontend.supervisors.mcts import MCTS
     from hive_frontend.supervisors.once import Once
-    from hive_frontend.supervisors.searcher import Books, Searcher, lineage
+    from hive_frontend.supervisors.searcher import Searcher, SearchProgress, lineage
     from hive_frontend.supervisors.self_refine import SelfRefine
     from hive_frontend.supervisors.state import Ask, Decision, Drop, Fire, State, by_promise
     from hive_frontend.supervisors.tree_of_thoughts import TreeOfThoughts
@@ -76,7 +76,6 @@ __all__ = [
     "Ask",
     "Beam",
     "BestOfN",
-    "Books",
     "BranchFailed",
     "Budget",
     "BudgetExceeded",
@@ -112,6 +111,7 @@ __all__ = [
     "Result",
     "RunResult",
     "Sampling",
+    "SearchProgress",
     "SearchTree",
     "Searcher",
     "SelfRefine",
@@ -183,7 +183,7 @@ _NAMES_OF = {
     "supervisors.best_of_n": "BestOfN",
     "supervisors.mcts": "MCTS",
     "supervisors.once": "Once",
-    "supervisors.searcher": "Books Searcher lineage",
+    "supervisors.searcher": "SearchProgress Searcher lineage",
     "supervisors.self_refine": "SelfRefine",
     "supervisors.state": "Ask Decision Drop Fire State by_promise",
     "supervisors.tree_of_thoughts": "TreeOfThoughts",

@@ -1,4 +1,4 @@
-"""Prompt Choreography in programs: descriptions, forks, searches, books, journals, and models of tests."""
+"""Prompt Choreography in programs: descriptions, forks, searches, usage, journals, and models of tests."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_branches_share_what_was_made_before_and_draw_again() -> None:
     assert {call.parents[0].id for call in thoughts} == {"m-1"}
     second = [call.parents[1] for call in thoughts if len(call.parents) == 2]
     assert len(second) == 6
-    assert len({parent.id for parent in second}) == 2, "each of two branches goes on behind its own thought"
+    assert len({parent.id for parent in second}) == 2, "each of two branches continues from its own thought"
     assert result.totals.agents["voter"].requests == 2 * (3 + 6)
     assert result.totals.requests == len(model.made)
     node = next(node for node in result.tree.nodes if node.name == "vote")
@@ -291,7 +291,7 @@ async def test_the_native_run_asks_like_the_compiled_one() -> None:
 
 
 def test_the_compiler_knows_the_calls() -> None:
-    with pytest.raises(CompileError, match="a model call that is not awaited"):
+    with pytest.raises(CompileError, match="a call of decode that is not awaited"):
 
         @agent
         async def forgotten() -> None:

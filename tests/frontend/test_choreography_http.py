@@ -310,12 +310,14 @@ async def test_a_recording_replays_offline_and_an_interrupted_run_says_what_is_g
         assert again.totals.requests == first.totals.requests
         assert len(server.received) == asked
         lines = file.read_text().splitlines(keepends=True)
-        # A run that is resumed before it has made anything goes on.
+        # A run can be resumed if it has made no message yet.
         beginning = [line for line in lines if '"message"' not in line]
         file.write_text("".join(beginning))
         assert (await arun(debate, "1+1", model=server.url, checkpoint=file)).results == first.results
         file.write_text("".join(lines[:-2]))
-        with pytest.raises(JournalError, match=r"<message kept-\d+ .* is unknown: .* give another file"):
+        with pytest.raises(
+            JournalError, match=r"<message kept-\d+ .* does not exist any more: .* give another file"
+        ):
             await arun(debate, "1+1", model=server.url, checkpoint=file)
         with pytest.raises(JournalError, match="has no answer for state"):
             await arun(debate, "1+1", replay=file)

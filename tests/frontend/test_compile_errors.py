@@ -56,9 +56,14 @@ REFUSED = {
     "async comprehension": ("x = [y async for y in a]", 2, 22, "async for"),
     "lambda default": ("x = lambda y=await gen(a): y", 2, 9, "default of a lambda"),
     "nested default": ("def f(y=await gen(a)):\n        pass", 2, 5, "nested definition"),
-    "event loops": ("await asyncio.sleep(1)", 2, 5, "an await of asyncio.sleep(), which a search cannot do"),
-    "built-ins": ("x = await print(a)", 2, 9, "an await of print(), which a search cannot do"),
-    "built-in classes": ("x = await int(a)", 2, 9, "an await of int(), which a search cannot do"),
+    "event loops": (
+        "await asyncio.sleep(1)",
+        2,
+        5,
+        "an await of asyncio.sleep(), which an agent cannot await",
+    ),
+    "built-ins": ("x = await print(a)", 2, 9, "an await of print(), which an agent cannot await"),
+    "built-in classes": ("x = await int(a)", 2, 9, "an await of int(), which an agent cannot await"),
     "function that is not called": ("await program", 2, 5, "a function that is not called"),
     "constant": ("await 'x'", 2, 5, "something that cannot be awaited"),
     "global": ("global b\n    b = await gen(a)", 2, 5, "global variable"),
@@ -73,13 +78,13 @@ REFUSED = {
         "class C:\n        def f(self):\n            return a\n    await gen(a)",
         2,
         5,
-        "a class whose methods refer to a of the agent",
+        "a class whose methods use variables of the agent (a)",
     ),
-    "turn of a comprehension": (
+    "variable of a comprehension": (
         "fs = [(lambda: x, await gen(x)) for x in a]",
         2,
         12,
-        "a nested function that refers to x of a comprehension that awaits",
+        "a nested function that uses variables (x) of a comprehension with an await in it",
     ),
     "call for its answer": ("return 'yes' in gen(a) or gen(a)", 2, 21, "not awaited"),
     "call that is tested": ("if not gen(a):\n        pass", 2, 12, "not awaited"),
@@ -87,7 +92,7 @@ REFUSED = {
     "call that is formatted": ("return f'{gen(a)}'", 2, 15, "not awaited"),
     "call that is returned": ("return gen(a)", 2, 12, "not awaited"),
     "call that is looped over": ("for x in gen(a):\n        pass", 2, 14, "not awaited"),
-    "call that nobody reads": ("x = gen(a)", 2, 9, "not awaited"),
+    "call whose answer is not read": ("x = gen(a)", 2, 9, "not awaited"),
     "blocks in blocks": (
         "\n".join(
             ["pass", *(f"{'    ' * n}for x{n} in a:" for n in range(1, 21)), "    " * 21 + "await gen(a)"]
@@ -133,7 +138,7 @@ def test_all_problems_are_reported_together_and_legibly() -> None:
         f"""\
         agent 'demo' cannot be compiled: 3 problems
 
-        {filename}:7:20: an await of asyncio.sleep(), which a search cannot do
+        {filename}:7:20: an await of asyncio.sleep(), which an agent cannot await
             x = "äöü", await asyncio.sleep(größe)
                        ^
             fix: {WHAT_WORKS}
@@ -141,9 +146,9 @@ def test_all_problems_are_reported_together_and_legibly() -> None:
         {filename}:10:5: a global variable that the agent assigns to
             global y
             ^
-            fix: keep it in a local variable: branches of a search must not share what they write
+            fix: use a local variable: branches of a search must not share variables that they assign to
 
-        {filename}:2:5: async with
+        {filename}:2:5: {_UNSUPPORTED[ast.AsyncWith][0]}
             async with lock:
             ^
             fix: {_UNSUPPORTED[ast.AsyncWith][1]}"""

@@ -64,7 +64,7 @@ def test_calls_that_are_dropped_warn() -> None:
         return await gather(*later)
 
     with pytest.warns(
-        RuntimeWarning, match=r"program: <step\(\.\.\.\), not awaited> never happens"
+        RuntimeWarning, match=r"program: <step\(\.\.\.\), not awaited> is never executed"
     ) as caught:
         assert run(program, model=NUMBERED).value == [2, 3]
     assert len({str(each.message) for each in caught}) == 1
@@ -92,7 +92,7 @@ def test_branches_that_are_given_up_inside_a_block_warn_once() -> None:
         finally:
             pass
 
-    with pytest.warns(RuntimeWarning, match="given up inside a `with` or `try`") as caught:
+    with pytest.warns(RuntimeWarning, match="dropped inside a `with` or `try`") as caught:
         run(program, model=NUMBERED)
     assert len(caught) == 1
 

@@ -165,10 +165,10 @@ def test_another_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="there is no recording"):
+    with pytest.raises(JournalError, match="none does not exist; check the path"):
         run(helper, "q", replay=tmp_path / "none")
     (tmp_path / "text").write_text("hello\n")
-    with pytest.raises(JournalError, match="text:1: this is no line of a journal"):
+    with pytest.raises(JournalError, match="text:1: this is not a line of a journal"):
         run(helper, "q", model=model(), checkpoint=tmp_path / "text")
     with pytest.raises(ValueError, match="exclude each other"):
         run(helper, "q", replay="a", checkpoint="b")
@@ -187,7 +187,7 @@ def test_results_that_cannot_be_kept_say_so(tmp_path: Path) -> None:
     async def odd() -> Any:
         return await tool(lambda: lambda: 1)
 
-    with pytest.raises(JournalError, match="the result of a tool, of type function, cannot be kept"):
+    with pytest.raises(JournalError, match="the result of a tool, of type function, cannot be stored"):
         run(odd, model=model(), checkpoint=tmp_path / "run.jsonl")
 
 

@@ -1,4 +1,4 @@
-"""Resuming after edits: a run goes on with answers to what it asks, or says what is another question now."""
+"""Resuming after edits: a run resumes if its requests are the same, or names the request that changed."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_what_changed_is_said(tmp_path: Path, name: str) -> None:
     with pytest.raises(JournalError) as caught:
         run(agent_of(TEMPLATE.replace(old, new)), model=ECHO, checkpoint=tmp_path / "j")
     assert said in str(caught.value)
-    assert "give another file to begin anew" in str(caught.value)
+    assert "give another file to start a new run" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_generated_programs_resumed_after_edits(
     try:
         resumed = run(edited, model=FunctionModel(answer), checkpoint=file).value
     except JournalError:
-        assert change is not None, "a program that is what it was goes on"
+        assert change is not None, "an unchanged program resumes"
     else:
         assert resumed == expected
 

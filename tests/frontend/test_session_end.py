@@ -24,7 +24,7 @@ async def hang(request: Received) -> Answer:
     raise AssertionError
 
 
-FAREWELLS: dict[str, Any] = {
+END_ANSWERS: dict[str, Any] = {
     "taken": lambda request: (200, {}),
     "unknown session": lambda request: (404, {"detail": "no such session"}),
     "failed": lambda request: (500, {"error": "out of order"}),
@@ -40,12 +40,12 @@ WARNINGS = {
 }
 
 
-@pytest.mark.parametrize("farewell", FAREWELLS)
+@pytest.mark.parametrize("end_answer", END_ANSWERS)
 @pytest.mark.parametrize("ending", ["result", "error", "refusal", "cancelled"])
 async def test_the_server_is_told_that_a_session_ended(
-    ending: Ending, farewell: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ending: Ending, end_answer: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("hive_frontend.search.session._GOODBYE_S", 0.2)
+    monkeypatch.setattr("hive_frontend.search.session._END_SESSION_TIMEOUT_S", 0.2)
     asked = asyncio.Event()
 
     async def generate(request: Received) -> Answer:
@@ -59,7 +59,7 @@ async def test_the_server_is_told_that_a_session_ended(
     routes = {
         "POST /hive/agents": lambda request: (200, {}),
         "POST /generate": generate,
-        "DELETE /hive/sessions/*": FAREWELLS[farewell],
+        "DELETE /hive/sessions/*": END_ANSWERS[end_answer],
     }
 
     @agent
@@ -86,17 +86,15 @@ async def test_the_server_is_told_that_a_session_ended(
         assert message in str(run.exception())
     (call,) = server.asked("/generate")
     session = call.body["sampling_params"]["custom_params"]["hive"]["session"]
-    # A farewell that a lost connection may have swallowed is said once more, on another connection.
-    farewells = [request.path for request in server.received if request.method == "DELETE"]
-    assert farewells == [f"/hive/sessions/{session}"] * (
-        2 if farewell == "lost" and len(farewells) > 1 else 1
-    )
+    # The end of a session is sent again on another connection if the first one was lost.
+    ends = [request.path for request in server.received if request.method == "DELETE"]
+    assert ends == [f"/hive/sessions/{session}"] * (2 if end_answer == "lost" and len(ends) > 1 else 1)
     assert server.received[-1].method == "DELETE", "nothing comes behind the end"
     told = [record.getMessage() for record in caplog.records]
-    assert len(told) == (farewell in WARNINGS)
+    assert len(told) == (end_answer in WARNINGS)
     if told:
         assert told[0].startswith(f"the server could not be told that session {session} ended: ")
-        assert WARNINGS[farewell] in told[0]
+        assert WARNINGS[end_answer] in told[0]
 
 
 async def test_every_model_is_told_even_if_one_cannot_be(caplog: pytest.LogCaptureFixture) -> None:

@@ -137,7 +137,7 @@ def test_several_names_to_branch_at() -> None:
 
 
 def test_branching_at_an_unknown_state_names_the_known_ones() -> None:
-    expected = r"branch_at='prpose' names no state of agent 'thinker'; its states are propose, value"
+    expected = r"branch_at='prpose' is not a state of agent 'thinker'; its states are propose, value"
     with pytest.raises(SupervisorError, match=expected):
         run(thinker, 1, model=ScriptedModel(pick), supervisor=TreeOfThoughts(branch_at="prpose"))
     with pytest.raises(SupervisorError, match="it has no states"):
@@ -216,7 +216,7 @@ def test_firing_again_and_again() -> None:
         (lambda state: [Fire(state), Fire(state)], "was fired for the last time, or dropped"),
         (lambda state: [Drop(state), Fire(state)], "was fired for the last time, or dropped"),
         (lambda state: [Fire(state, times=0)], "times must be at least 1"),
-        (lambda state: [state], "must give Fire, Drop and Ask"),
+        (lambda state: [state], "must return Fire, Drop and Ask decisions"),
     ],
 )
 def test_supervisors_that_break_the_rules(decision: Any, message: str) -> None:

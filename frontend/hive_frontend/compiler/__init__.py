@@ -1,9 +1,9 @@
-"""The compiler: from an `async def` to a program whose states are data.
+"""The compiler: turns an `async def` into a program whose states are data.
 
-Python's coroutines cannot be copied, so a search cannot fork them. The compiler cuts the function at its
-awaits instead: `analysis` finds what it cannot cut, `lowering` makes every await a statement of its own and
-finds the variables that each state carries, `emission` writes one plain function per state, and `compilation` calls
-them all. `program` holds the result, `running` is what it calls, and `process` runs it.
+Python's coroutines cannot be copied, so a search cannot fork them. The compiler splits the function at its awaits
+instead. `analysis` finds unsupported constructs, `lowering` makes every await a statement of its own and computes the
+variables that each state carries, `emission` emits one plain function per state, and `compilation` calls these passes.
+`program` holds the result, `running` has the functions that it calls, and `process` runs it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Puts the passes of the compiler together."""
+"""The compiler driver: runs the passes one after the other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import inspect
 from collections.abc import Iterator
 from types import FunctionType
 
-from hive_frontend.compiler.analysis.cells import captured_by_classes, captured_turns, cell_variables
+from hive_frontend.compiler.analysis.cells import (
+    captured_by_classes,
+    captured_iteration_variables,
+    cell_variables,
+)
 from hive_frontend.compiler.analysis.checker import check
 from hive_frontend.compiler.analysis.names import Names
 from hive_frontend.compiler.analysis.plain import plain_variables
@@ -28,18 +32,19 @@ from hive_frontend.compiler.running.support import functions, parameters_of
 from hive_frontend.errors import CompileError, Problem
 
 _PROGRAM = "__hive_program__"
-"""Attribute of a function with its program, which refers to the function: both go together."""
+"""Attribute of a function that holds its program. Each refers to the other, so both are freed together."""
 
 
 def compile_agent(function: FunctionType, agent: str) -> Program:
-    """The program of the function of the agent called `agent`."""
+    """Return the program of the agent named `agent`, which has this function."""
     return program_of(function, agent)
 
 
 def program_of(function: FunctionType, name: str | None = None) -> Program:
-    """The program of an `async def` function, with or without `yield`; it is compiled once.
+    """Return the program of an `async def` function, with or without `yield`. It is compiled only once.
 
-    `CompileError` lists everything in it, and in the helpers that it surely calls, that cannot become states.
+    Raises:
+        CompileError: if the function, or a helper that it is known to call, uses unsupported constructs; lists all.
     """
     program = _known(function) or _compile_with_helpers(function, name or function.__name__)
     return program if name is None else program.named(name)
@@ -95,11 +100,13 @@ def _compile(function: FunctionType, source: Source, names: Names) -> Program:
     try:
         codes = compile_segments(function, source.filename, segments, hidden)
     except SyntaxError as error:
-        # The emitted code is deeper than the source by a block for some `with` and `finally`.
+        # Some `with` and `finally` blocks are one block deeper in the emitted code than in the source.
         where = next(
             (n for n in ast.walk(source.node) if getattr(n, "lineno", 0) == error.lineno), source.node
         )
-        fix = "move the inner ones into an `async def` helper, and await that"
+        fix = (
+            "move the inner blocks into an `async def` helper, and await that; a `with` counts as two blocks"
+        )
         raise CompileError(function.__name__, [source.problem(where, str(error.msg), fix)]) from error
     make = functools.partial(build, codes, segments, hidden)
     start, *resume = make(function)
@@ -130,8 +137,8 @@ def _cut(function: FunctionType, source: Source, names: Names) -> tuple[NormalFo
     if problems := [
         source.problem(
             definition,
-            f"a class whose methods refer to {', '.join(captured)} of the agent, which branches would share",
-            "define it at module level, and hand its objects what they need",
+            f"a class whose methods use variables of the agent ({', '.join(captured)}), which branches would share",
+            "define the class at module level, and pass its objects the values that they need",
         )
         for definition, captured in captured_by_classes(function, body, names)
     ]:
@@ -141,15 +148,15 @@ def _cut(function: FunctionType, source: Source, names: Names) -> tuple[NormalFo
     if problems := [
         source.problem(
             closure,
-            f"a nested function that refers to {', '.join(turns)} of a comprehension that awaits",
-            f"hand it over as a default, `lambda {turns[0]}={turns[0]}: ...`, or write a for loop",
+            f"a nested function that uses variables ({', '.join(used)}) of a comprehension with an await in it",
+            f"pass the value as a default, `lambda {used[0]}={used[0]}: ...`, or write a for loop",
         )
-        for closure, turns in captured_turns(form.body, names)
+        for closure, used in captured_iteration_variables(form.body, names)
     ]:
         raise CompileError(function.__name__, problems)
     add_joins(form.body, form.suspensions)
     parameters = parameters_of(function)
-    # What nested functions use stays shared between branches, too.
+    # `Shared` variables that nested functions use stay shared between branches, too.
     always = cells & shared_names(source.node, names)
     liveness = analyse(form, {*names.locals, *form.hidden}, parameters, cells, always)
     held = names.locals - plain_variables(source.node, form.body, names)
@@ -161,7 +168,7 @@ def _cut(function: FunctionType, source: Source, names: Names) -> tuple[NormalFo
 def _listing(source: Source, points: tuple[Point, ...], segments: list[Segment]) -> str:
     headers = ["from the start"]
     headers += [
-        f"after the answer to {point.name!r}, line {point.line}" if point.line else "onward"
+        f"after the answer to {point.name!r}, line {point.line}" if point.line else "after a join"
         for point in points
     ]
     parts = [f"# {header}\n{ast.unparse(s.function)}\n" for header, s in zip(headers, segments, strict=True)]

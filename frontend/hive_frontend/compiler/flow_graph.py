@@ -1,4 +1,4 @@
-"""The flow graph of an agent: its states, and which state can follow which."""
+"""The flow graph of an agent: its states and the possible transitions between them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ NodeKind = Literal[
 START, RETURN = "start", "return"
 """Names of the two nodes that every flow graph has."""
 YIELD = "yield"
-"""Name of the states in which spawned agents yield."""
+"""Name of the states of spawned agents at a `yield`."""
 FAIL = "fail"
-"""Name of the states in which branches died."""
+"""Name of dead states."""
 
 _NO_STATES = frozenset({START, RETURN, "call"})
-"""Kinds of nodes at which no state waits: what is called goes on at once."""
+"""Kinds of nodes without waiting states: a called helper runs on at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class FlowNode:
     id: str
     """`"start"`, `"return"`, or the number of the await; in a helper with the helper's name before it."""
     name: str
-    """Name of the states here: the one given by `name=`, or one made of the line number."""
+    """Name of the states at this node: given by `name=`, or made from the line number."""
     kind: NodeKind
     line: int
     source: str
@@ -52,7 +52,7 @@ class FlowNode:
 
 @dataclass(frozen=True, slots=True)
 class FlowEdge:
-    """A transition: code that runs from one node to another without a model call between."""
+    """A transition: code that runs from one node to another without an await in between."""
 
     source: str
     target: str
@@ -60,28 +60,32 @@ class FlowEdge:
 
 @dataclass(frozen=True, slots=True)
 class FlowGraph:
-    """What an agent can do, drawn before it does anything."""
+    """The states and transitions of an agent, known before any run."""
 
     agent: str
     nodes: tuple[FlowNode, ...]
     edges: tuple[FlowEdge, ...]
     open: bool = False
-    """Whether there are calls of which it is known only at run time where they lead."""
+    """Whether the agent awaits functions that are known only at run time, so that states may be missing."""
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """The names that a supervisor can refer to, in the order of the source."""
+        """The state names that a supervisor can refer to, in source order."""
         return tuple(dict.fromkeys(node.name for node in self.nodes if node.kind not in _NO_STATES))
 
     def node(self, id: str) -> FlowNode:
-        """The node with this id; `KeyError` if there is none."""
+        """Return the node with this id.
+
+        Raises:
+            KeyError: if there is none.
+        """
         for node in self.nodes:
             if node.id == id:
                 return node
         raise KeyError(id)
 
     def to_dot(self) -> str:
-        """The graph in the language of Graphviz."""
+        """Return the graph in DOT, the language of Graphviz."""
         lines = [
             f"digraph {_dot(self.agent)} {{",
             "  rankdir=TB;",
@@ -95,36 +99,37 @@ class FlowGraph:
         return "\n".join([*lines, "}", ""])
 
     def to_mermaid(self) -> str:
-        """The graph in the language of Mermaid, which many Markdown viewers draw."""
+        """Return the graph in Mermaid, which many Markdown viewers render."""
         lines = ["flowchart TD"]
         for node in self.nodes:
             left, right = _MERMAID_SHAPES[node.kind]
             label = "<br/>".join(map(_mermaid, self._label(node)))
-            # A prefix, because a bare `end` or number is no safe id there.
+            # The prefix is needed because Mermaid does not accept ids such as `end` or a number.
             lines.append(f'  n_{node.id}{left}"{label}"{right}')
         lines += [f"  n_{edge.source} --> n_{edge.target}" for edge in self.edges]
         return "\n".join([*lines, ""])
 
     def svg(self) -> str:
-        """The graph as a picture: an SVG document that needs nothing from outside.
+        """Return the graph as a self-contained SVG document, rendered by Graphviz.
 
-        Graphviz draws it; `HiveError` where its program `dot` is not installed.
+        Raises:
+            HiveError: if Graphviz's program `dot` is not installed.
         """
-        # Only drawing needs the package.
+        # Imported here because only rendering needs the package.
         import graphviz  # type: ignore[import-untyped]
 
         try:
             drawn: str = graphviz.Source(self.to_dot()).pipe(format="svg", encoding="utf-8", quiet=True)
         except graphviz.ExecutableNotFound:
             raise HiveError(
-                "drawing a flow graph needs the program dot of Graphviz: apt-get install graphviz (or take "
-                "to_mermaid(), which needs nothing)"
+                "drawing a flow graph needs Graphviz's program dot: apt-get install graphviz (or use "
+                "to_mermaid(), which does not need it)"
             ) from None
-        # What comes before names a document type by its address; browsers and HTML pages need neither.
+        # Cut off the XML header and document type: they refer to an external address, and HTML needs neither.
         return drawn[drawn.index("<svg") :]
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        """What a notebook shows: the picture or, without Graphviz, Mermaid's text for it."""
+        """Return what a notebook shows: the SVG image or, without Graphviz, the Mermaid text."""
         mermaid = self.to_mermaid()
         bundle = {"text/plain": mermaid}
         try:
@@ -134,19 +139,19 @@ class FlowGraph:
         return bundle
 
     def _repr_svg_(self) -> str | None:
-        """The picture, for notebooks that ask for nothing else; None without Graphviz."""
+        """Return the SVG image for notebooks that support no other method; None without Graphviz."""
         try:
             return self.svg()
         except HiveError:
             return None
 
     def _label(self, node: FlowNode) -> list[str]:
-        """The lines of text in a node."""
+        """Return the lines of text in a node."""
         if node.kind in (START, RETURN):
             return [node.name]
         kind = [] if node.kind in ("gen", "gather", node.name) else [node.kind]
         agent = [] if node.agent == self.agent else [f"agent {node.agent}"]
-        # States without a name are called after their line.
+        # The name of an unnamed state has its line number already.
         line = [] if node.name.startswith(f"L{node.line}") else [f"line {node.line}"]
         return [node.name, *agent, *([", ".join([*kind, *line])] if kind or line else [])]
 
@@ -166,7 +171,7 @@ _DOT_SHAPES: dict[NodeKind, str] = {
     "yield": "shape=parallelogram",
     "return": "shape=oval",
 }
-"""How Graphviz draws each kind of node."""
+"""Graphviz attributes of each kind of node."""
 
 _MERMAID_SHAPES: dict[NodeKind, tuple[str, str]] = {
     "start": ("([", "])"),
@@ -201,6 +206,6 @@ def _mermaid(text: str) -> str:
 
 
 def _shown(text: str) -> str:
-    """The text with lines that end in a line feed, and without what no document may hold."""
+    """Return the text with plain line feeds, and with spaces for characters that are not printable."""
     lines = text.splitlines() or [""]
     return "\n".join("".join(char if char.isprintable() else " " for char in line) for line in lines)

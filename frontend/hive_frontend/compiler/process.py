@@ -1,7 +1,7 @@
-"""A branch of an agent as data: the stack of its suspended functions, and how it goes on.
+"""A branch of an agent as data: the stack of its suspended functions, and how to resume and fork it.
 
-An agent calls `async def` helpers, which are compiled like it; where one of them awaits, the branch consists
-of several suspended functions, the innermost last.
+An agent may call `async def` helpers, which are compiled in the same way. While a helper awaits, the branch consists of
+several suspended functions, the innermost last.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from hive_frontend.errors import ForkError, HiveError
 from hive_frontend.operation import MAKING, Operation, Scope, forgotten, here
 from hive_frontend.operations import fork
 
-_DEEP = 1_000_000
-"""Nested calls in which data is copied that is too deep for the usual limit."""
+_DEEP_RECURSION_LIMIT = 1_000_000
+"""Recursion limit for copying data that is nested too deeply for the default limit."""
 
 _warned: WeakSet[CodeType] = WeakSet()
-"""Functions that were warned of already."""
+"""Functions that a warning was given for."""
 
 
 class Frame(NamedTuple):
@@ -36,16 +36,16 @@ class Frame(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A suspended branch: what it waits for, and with what it goes on."""
+    """A suspended branch: its frames, and the operation that it waits for."""
 
     frames: tuple[Frame, ...]
     operation: Operation[Any] | Yield
     context: Context | None = None
-    """Context variables, if the branch has set any."""
+    """Context variables, or None if the branch has set none."""
 
     @property
     def point(self) -> Point:
-        """Where it waits."""
+        """The suspension point at which it waits."""
         return self.frames[-1].point
 
     def __fork__(self, memo: fork.Memo) -> Waiting:
@@ -54,20 +54,20 @@ class Waiting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A branch that has come to its end."""
+    """A branch that has returned."""
 
     value: Any
 
 
 def start(program: Program, arguments: Mapping[str, Any]) -> Waiting | Ended:
-    """Run an agent from its beginning to where it awaits something, or to its end."""
+    """Run an agent from its start to its first operation, or to its end."""
     return _run([], program, None, arguments, None)
 
 
 def resume(waiting: Waiting, answer: Any) -> Waiting | Ended:
-    """Run a branch from the answer to what it waited for; `Thrown` makes the `await` raise.
+    """Resume a branch with the answer to its operation. With a `Thrown`, the `await` raises.
 
-    The branch is used up: what it goes on with are the variables themselves.
+    `waiting` must not be used afterwards: the branch continues with the variables themselves, not with copies.
     """
     stack = list(waiting.frames)
     program, point, variables = stack.pop()
@@ -81,10 +81,9 @@ def _run(
     variables: Mapping[str, Any],
     answer: Any,
 ) -> Waiting | Ended:
-    """Run a function from `point`, or from its beginning with `variables` as its arguments.
+    """Run a function from `point`, or from its start with `variables` as arguments, to the next operation.
 
-    Calls of helpers, returns from them and exceptions out of them are followed at once; `stack` holds the
-    callers.
+    Calls of helpers, and their returns and exceptions, are executed in this loop; `stack` holds the callers.
     """
     while True:
         try:
@@ -123,7 +122,7 @@ def _run(
 
 
 def _warn_of_forgotten(program: Program, point: Point | None, awaited: object) -> None:
-    """Warn of calls that the code from `point` on, or from the beginning, has made and dropped."""
+    """Warn of operations that the code after `point`, or from the start, made without awaiting them."""
     scope = here()
     if type(scope) is not Scope or scope not in MAKING:
         return
@@ -134,19 +133,20 @@ def _warn_of_forgotten(program: Program, point: Point | None, awaited: object) -
     code = program.function.__code__
     line = code.co_firstlineno if point is None else point.line
     for operation in forgotten(scope):
-        message = f"{program.name}: {operation!r} never happens: write `await` before the call"
+        message = f"{program.name}: {operation!r} is never executed: write `await` before the call"
         warnings.warn_explicit(message, RuntimeWarning, code.co_filename, line)
 
 
 def warn_of_exits(waiting: Waiting) -> None:
-    """Warn, once for each agent, that a branch is given up inside a `with` or `try` whose end never runs."""
+    """Warn, once per function, that a branch is dropped inside a `with` or `try` whose end never runs."""
     for program, point, _ in waiting.frames:
         code = program.function.__code__
         if point.guarded and code not in _warned:
             _warned.add(code)
             warnings.warn_explicit(
-                f"{program.name}: a branch is given up inside a `with` or `try`, whose `__exit__` or `finally` "
-                "does not run: let the data itself clean up, as a Workspace does, or await outside of it",
+                f"{program.name}: a branch is dropped inside a `with` or `try`, so its `__exit__` or `finally` "
+                "does not run: use data that cleans up after itself, such as a Workspace, or await outside of the "
+                "block",
                 RuntimeWarning,
                 code.co_filename,
                 point.line,
@@ -157,35 +157,38 @@ def _helper(call: Invoke) -> Program:
     program = program_of(call.function)
     if program.is_generator:
         raise HiveError(
-            f"{call.function.__qualname__} is an async generator: make it an @agent and spawn it, then await "
-            "its next()"
+            f"{call.function.__qualname__} is an async generator, which cannot be awaited: make it an @agent, spawn "
+            "it, and await its next()"
         )
     return program
 
 
 def fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
-    """A copy of a suspended branch for one branch of several, under one memo: what was the same object in
-    two places is so in the copy. `ForkError` names what cannot be copied."""
+    """Return a copy of a suspended branch. All parts share one memo, so one object stays one object in the copy.
+
+    Raises:
+        ForkError: if something cannot be copied; names the variable.
+    """
     outermost = not memo
     try:
         return _fork_branch(waiting, memo)
     except RecursionError:
         if not outermost:
             raise
-    # Data as deep as a long linked list. Copying it takes no stack of the processor's.
+    # Deeply nested data, such as a long linked list. Copying it does not use the C stack.
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, _DEEP))
+    sys.setrecursionlimit(max(limit, _DEEP_RECURSION_LIMIT))
     try:
         memo.clear()
         return _fork_branch(waiting, memo)
     except RecursionError as error:
-        raise ForkError(_complaint(waiting.frames[-1], "what it carries", error)) from error
+        raise ForkError(_fork_failure(waiting.frames[-1], "its data", error)) from error
     finally:
         sys.setrecursionlimit(limit)
 
 
 def _fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
-    # A search forks at every firing, so that each look-up here counts.
+    # Hot path: a search forks at every firing.
     suspended, awaited, context = waiting.frames, waiting.operation, waiting.context
     own = _own_helpers(waiting, memo) if len(suspended) > 1 else None
     for program, _, variables in suspended:
@@ -209,7 +212,7 @@ def _fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
         if own and program in own:
             program = fork.copy(program, memo)
         frames.append(Frame(program, point, copied))
-    # It is in the memo if a variable refers to it.
+    # The operation is in the memo if a variable refers to it.
     operation = memo.get(id(awaited))
     try:
         if operation is None:
@@ -217,14 +220,13 @@ def _fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
     except RecursionError:
         raise
     except Exception as error:
-        what = f"what is awaited there, of type {type(awaited).__name__}"
-        raise ForkError(_complaint(suspended[-1], what, error)) from error
+        what = f"the awaited operation, of type {type(awaited).__name__},"
+        raise ForkError(_fork_failure(suspended[-1], what, error)) from error
     return Waiting(tuple(frames), operation, context if context is None else context.copy())
 
 
 def _own_helpers(waiting: Waiting, memo: fork.Memo) -> list[Program]:
-    """Those of the running helpers that the agent itself defined: they belong to the branch, with the variables
-    that they refer to."""
+    """Return the running helpers that the agent itself defined. They belong to the branch, with their closures."""
     own: list[Program] = []
     outer = dict(memo)
     for number, (program, _, _) in enumerate(waiting.frames):
@@ -237,7 +239,7 @@ def _own_helpers(waiting: Waiting, memo: fork.Memo) -> list[Program]:
 
 
 def contents(value: Any) -> Any:
-    """What a variable of a state is, be it in a cell or not."""
+    """Return the value of a variable of a state, which may be in a cell."""
     if type(value) is not CellType:
         return value
     try:
@@ -252,18 +254,18 @@ def _explain(program: Program, point: Point, name: str, value: Any, error: Excep
     if name in program.hidden:
         fix = "; fix: loop over a list: `for ... in list(...)`"
         if "context manager" in program.hidden[name]:
-            fix = "; fix: await outside the `with`, or make the manager's class forkable with `__fork__`"
+            fix = "; fix: await outside of the `with`, or give the manager's class a `__fork__`"
     else:
         fix = (
-            "; fix: make it before the run and let the agent use it as a global, annotate it "
-            f"`{name}: Shared[...]` if branches can share it, give its class a `__fork__`, or del {name} "
+            "; fix: create it before the run and use it as a global, annotate it "
+            f"`{name}: Shared[...]` if branches may share it, give its class a `__fork__`, or `del {name}` "
             "before the await"
         )
     described = f"{program.describe(name)}, of type {what},"
-    return _complaint(Frame(program, point, {}), described, error) + fix
+    return _fork_failure(Frame(program, point, {}), described, error) + fix
 
 
-def _complaint(frame: Frame, what: str, error: Exception) -> str:
+def _fork_failure(frame: Frame, what: str, error: Exception) -> str:
     point = frame.point
     return (
         f"state {point.name!r} in line {point.line} of agent {frame.program.graph.agent!r} cannot be forked: "

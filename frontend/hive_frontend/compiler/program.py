@@ -1,4 +1,4 @@
-"""A compiled function: the functions of its states, and what can be said about it before it runs."""
+"""A compiled function: the functions of its states, and what is known of it before it runs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 from hive_frontend.compiler.emission.flow import OwnFlow, code_hash, flow_graph
 from hive_frontend.compiler.flow_graph import FlowGraph
-from hive_frontend.compiler.running.handled import as_carried, without_own_frames
+from hive_frontend.compiler.running.handled import as_carried, strip_own_frames
 from hive_frontend.compiler.running.hidden import HELD
 from hive_frontend.compiler.running.outcome import Invoke, Outcome, Point, Returned, Suspended, Thrown, Yield
-from hive_frontend.compiler.running.support import ONWARD, BoundBuiltin, is_bound_builtin
+from hive_frontend.compiler.running.support import NO_WAIT, BoundBuiltin, is_bound_builtin
 from hive_frontend.operations.fork import ATOMS, copy, is_definition
 
 __all__ = [
@@ -37,29 +37,29 @@ _SHARED = ATOMS | {FunctionType}
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A compiled `async def`. Immutable and shared by all runs; everything that changes is in the states."""
+    """A compiled `async def`. It is immutable and shared by all runs; states hold everything that changes."""
 
     name: str
     function: FunctionType
     points: tuple[Point, ...]
     is_generator: bool
     hidden: Mapping[str, str]
-    """What the variables mean that the compiler brought in."""
+    """Descriptions of the variables that the compiler added."""
     shared: frozenset[str]
     """Variables and parameters annotated with `Shared[...]`: all branches have the same object."""
     joined: bool
-    """Whether some of its states go on at once, see `joins`."""
+    """Whether it has joins: suspension points that resume at once (see `lowering.joins`)."""
     flow: OwnFlow
     """Its part of the flow graph, without its helpers."""
     listing: Callable[[], str]
-    """Writes the emitted code down, for people."""
+    """Returns the emitted code as text."""
     _make: Callable[[FunctionType], tuple[Callable[..., Outcome], ...]]
-    """Makes the functions of the states for a function with the same code, and with a closure of its own."""
+    """Makes the functions of the states for a function with the same code and another closure."""
     _start: Callable[..., Outcome]
     _resume: tuple[Callable[..., Outcome], ...]
 
     def start(self, arguments: Mapping[str, Any]) -> Outcome:
-        """Run the function from its beginning to its first await or yield, or to its end."""
+        """Run the function from its start to its first await or yield, or to its end."""
         try:
             outcome = self._start(**arguments)
             if self.joined:
@@ -74,7 +74,7 @@ class Program:
         An answer that is `Thrown` is raised where the function awaits it.
         """
         if type(answer) is Thrown:
-            without_own_frames(answer.error)
+            strip_own_frames(answer.error)
             answer = as_carried(answer.error)
         try:
             outcome = self._resume[point.index](answer, **variables)
@@ -85,13 +85,13 @@ class Program:
         return outcome
 
     def _through_joins(self, outcome: Outcome) -> Outcome:
-        while type(outcome) is Suspended and outcome.operation is ONWARD:
+        while type(outcome) is Suspended and outcome.operation is NO_WAIT:
             outcome = self._resume[outcome.point.index](None, **outcome.variables)
         return outcome
 
     @property
     def _not_raised(self) -> tuple[type[Exception], ...]:
-        """What would say that an iterator is done: Python lets no such exception out of a function (PEP 479)."""
+        """Exceptions that signal the end of an iterator. Python replaces them by `RuntimeError` (PEP 479)."""
         return (StopIteration, StopAsyncIteration) if self.is_generator else (StopIteration,)
 
     def _instead_of(self, error: Exception) -> RuntimeError:
@@ -100,28 +100,28 @@ class Program:
 
     @cached_property
     def graph(self) -> FlowGraph:
-        """The flow graph, with those of the helpers that are known before any run."""
+        """The flow graph, including the helpers that are known before any run."""
         return flow_graph(self.name, self.flow)
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """The names that a supervisor can refer to."""
+        """The state names that a supervisor can refer to."""
         return self.graph.state_names
 
     @cached_property
     def code_hash(self) -> str:
-        """Says whether two programs do the same, helpers that are known before any run included.
+        """A hash of the code, including the helpers that are known before any run.
 
         Layout, comments and docstrings do not count.
         """
         return code_hash(self.flow)
 
     def named(self, name: str) -> Program:
-        """The same program under another name."""
+        """Return the same program with another name."""
         return self if name == self.name else replace(self, name=name)
 
     def __fork__(self, memo: dict[int, Any]) -> Program:
-        """The program of the copy of its function, if that has variables of the branch in its closure."""
+        """Return the program for the copy of its function, if the closure has variables of the branch."""
         function = copy(self.function, memo)
         if function is self.function:
             return self
@@ -130,18 +130,18 @@ class Program:
 
     @cached_property
     def is_definition(self) -> bool:
-        """Whether its function is part of a module or class, rather than made by code that ran."""
+        """Whether its function is defined in a module or class, not created by code at run time."""
         return is_definition(self.function)
 
     def outer_objects(self, *, closure: bool = True) -> dict[int, Any]:
-        """The objects that global and enclosing names of the function refer to, by identity.
+        """Return the objects that global and enclosing names of the function refer to, by id.
 
-        The function sees these by reference, so a local variable that holds one of them keeps holding it in
-        all forks: `if best is MISSING` stays true.
+        Forks do not copy them, so a local variable that holds one of them refers to the same object in every fork:
+        `if best is MISSING` stays true.
         """
         function = self.function
         objects: dict[int, Any] = self._outer_functions.copy()
-        # Looked up anew every time: a helper may have given the name another value.
+        # Not cached: a helper may have assigned the name another value.
         for found in map(function.__globals__.get, self._outer_names):
             if type(found) not in _SHARED:
                 objects[id(found)] = found
@@ -154,7 +154,7 @@ class Program:
 
     @cached_property
     def _outer_functions(self) -> dict[int, FunctionType]:
-        """Functions that the global names refer to and that a fork would copy. Names of functions stay theirs."""
+        """Functions that global names refer to and that a fork would copy. Cached: such names are not reassigned."""
         found = map(self.function.__globals__.get, self._outer_names)
         return {
             id(each): each for each in found if isinstance(each, FunctionType) and not is_definition(each)
@@ -167,14 +167,14 @@ class Program:
         return tuple(dict.fromkeys(each.argval for each in instructions if each.opname == "LOAD_GLOBAL"))
 
     def describe(self, variable: str) -> str:
-        """A variable of a state, for messages."""
+        """Describe a variable of a state, for messages."""
         return describe(self.hidden, variable)
 
 
 def describe(hidden: Mapping[str, str], variable: str) -> str:
-    """A variable of a state in words, be it the user's or one that the compiler brought in."""
+    """Describe a variable of a state: the user's, or one that the compiler added."""
     if variable == HELD:
-        return "what the agent holds and does not read again"
+        return "a variable that the agent does not read again"
     return hidden.get(variable) or f"variable {variable!r}"
 
 

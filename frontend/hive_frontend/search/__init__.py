@@ -1,1 +1,1 @@
-"""Searches: states of agents fired under their supervisors, the session that asks models for them, and the journal."""
+"""Searches, which fire the states of agents under supervisors; runs; the session that calls models; the journal."""

@@ -1,4 +1,4 @@
-"""What operations ask of the outside, in a form that a journal can hold against what they asked before."""
+"""Descriptions of what operations request from models and tools, which a journal compares with an earlier run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _USUAL = Sampling()
 
 
 def asked_by(operation: object, transition: Transition) -> Asked:
-    """What an operation asks in a transition; nothing for those that ask nobody outside the run."""
+    """Describe what an operation requests in a transition; empty if it uses neither model nor tool."""
     match operation:
         case ModelCall():
             return _of_call(operation, transition)
@@ -41,13 +41,13 @@ def asked_by(operation: object, transition: Transition) -> Asked:
     return {}
 
 
-def is_remade(operation: object) -> bool:
-    """Whether an operation calls a function that is called again where a run is resumed."""
+def is_repeated(operation: object) -> bool:
+    """Whether an operation calls a function that is called again when a run is resumed (`redo=True`)."""
     match operation:
         case Tool():
             return operation.rebuilds
         case Gather():
-            return any(map(is_remade, operation.parts))
+            return any(map(is_repeated, operation.parts))
     return False
 
 
@@ -83,7 +83,7 @@ def _of_tool(tool: Tool, transition: Transition) -> Asked:
         function, args, kwargs = function.func, (*function.args, *args), {**function.keywords, **kwargs}
     fields: dict[str, Any] = {"the tool": tool.label}
     if isinstance(function, FunctionType):
-        # What a function elsewhere holds is no more the agent's than a global is.
+        # Closure variables count only if the agent defines the function; elsewhere they are like globals.
         if any(_defines(agent, function.__code__) for agent in kept.code):
             fields |= {f"variable {name!r} of the tool": value for name, value in closure_of(function)}
     else:
@@ -97,7 +97,7 @@ def _of_tool(tool: Tool, transition: Transition) -> Asked:
 
 
 def _defines(outer: CodeType, inner: CodeType) -> bool:
-    """Whether code stands within that of a function."""
+    """Whether `inner` is nested in the source of `outer`."""
     lines = [line for _, _, line in outer.co_lines() if line is not None]
     return inner.co_filename == outer.co_filename and outer.co_firstlineno < inner.co_firstlineno <= max(
         lines
@@ -105,9 +105,9 @@ def _defines(outer: CodeType, inner: CodeType) -> bool:
 
 
 def kept_of(operation: Operation[Any], waiting: Waiting) -> Kept:
-    """What a journal wants to know of the firing of a state that waits for an operation."""
+    """Return what a journal records of the firing of a state that waits for an operation."""
     apart = _apart(waiting)
-    # Dialogues take their answers, which a journal has.
+    # Dialogues change with their answers, which the journal has.
     dialogues = [call.dialogue for call in operation.calls if isinstance(call, Gen) and call.dialogue]
     return Kept(
         held=partial(_held, waiting, [*apart, *dialogues]),
@@ -117,8 +117,8 @@ def kept_of(operation: Operation[Any], waiting: Waiting) -> Kept:
 
 
 def _apart(waiting: Waiting) -> list[Any]:
-    """The objects that an agent uses at an await, but that are not its own alone: what is `Shared`, and what its
-    module and the functions around it hold. Their plain data is as good as constant, and is none of these."""
+    """Return the objects that an agent uses at an await but does not own: `Shared` ones, and those of its module and
+    of enclosing functions, except for plain data, which counts as constant."""
     found: list[Any] = []
     for program, _, variables in waiting.frames:
         found += [each for each in program.outer_objects().values() if type(each) not in _DATA]
@@ -127,8 +127,8 @@ def _apart(waiting: Waiting) -> list[Any]:
 
 
 def _held(waiting: Waiting, skipped: Iterable[Any]) -> dict[str, str]:
-    """What an agent holds at an await: the fingerprints of its variables, but for what is `skipped`, and for those that
-    it does not read again."""
+    """Return the fingerprints of an agent's variables at an await, except for the contents of `skipped` objects and
+    for variables that it does not read again."""
     return {
         f"{program.describe(name)} of {program.name}": fingerprint(contents(value), skipped)
         for program, _, variables in waiting.frames

@@ -1,4 +1,4 @@
-"""What a run reports while it goes on."""
+"""Events of a run in progress."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ EventKind = Literal["fired", "committed", "final", "dead", "dropped", "finished"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The run so far."""
+    """Counters of a run in progress."""
 
     fired: int
-    """Transitions begun."""
+    """Transitions started."""
     alive: int
     """States that are waiting or in transition."""
     dead: int
@@ -28,44 +28,44 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something happened to a state, or the run as a whole finished.
+    """An event of a state, or the end of the run.
 
-    `fired`: a transition of the state began. `committed`, `final`, `dead`: a transition led to this state,
-    which waits for its next call, returned, or failed. `dropped`: the supervisor gave the state up.
-    `finished`: the run ended (no state). `final` is also said of agents that work for others, when they yield
-    or return; only the results of the run's own agent count as results.
+    `fired`: a transition from the state started. `committed`, `final`, `dead`: a transition led to this state,
+    which waits for its next call, returned, or failed. `dropped`: the supervisor dropped the state.
+    `finished`: the run ended (no state). Agents that work for others send `final`, too, when they yield or return;
+    only results of the run's own agent count in `Progress.results`.
     """
 
     kind: EventKind
     progress: Progress
     agent: str | None = None
-    """The agent whose state it is."""
+    """The agent that the state belongs to."""
     state: str | None = None
     name: str | None = None
     step: str | None = None
-    """Name of the state that it came from, whose call the replies answer; None for an initial state."""
+    """Name of the parent state, whose call the replies answer; None for an initial state."""
     score: float | None = None
     replies: tuple[str, ...] = ()
-    """What the model answered on the way to the state."""
+    """The model's answers between the parent and the state."""
     tokens_generated: int = 0
     tokens_replayed: int = 0
     detail: str | None = None
-    """Why the branch is dead, or what the agent returned."""
+    """Why the branch is dead, or the `repr` of what the agent returned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of an answer that a model is writing."""
+    """A piece of an answer that a model is generating."""
 
     text: str
     state: str
-    """Id of the state whose call is answered: the branch."""
+    """Id of the state whose call is answered."""
     firing: int
     """Which of the state's firings it belongs to."""
     part: str
-    """Which call of a `gather` it belongs to, such as `"0"`; empty for a call on its own."""
+    """Which call of a `gather` it belongs to, such as `"0"`; empty for a single call."""
     agent: str
     name: str | None
-    """The name that the call gives its state."""
+    """The state name that the call sets."""
     dialogue: str | None
-    """The label of the dialogue that the answer goes into."""
+    """The label of the dialogue that the answer is added to."""

@@ -1,8 +1,8 @@
-"""What a value is, in one word: the same in every process, whatever the addresses of objects and the order of sets.
+"""Fingerprints of values: hashes that do not depend on the process, on addresses of objects or on the order of sets.
 
-Journals hold against it what was asked, and what an agent holds. It is of the value alone: one object in two places
-counts as two that are equal. An object with something in it that cannot be pickled, such as a lock or a socket, is a
-handle to the outside, of which only the type counts.
+Journals use them to compare requests and variables of agents with those of an earlier run. A fingerprint depends on the
+value only: one object in two places has the same fingerprint as two equal objects. An object that contains something
+that cannot be pickled, such as a lock or a socket, is an external handle; only its type counts.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class _Unreadable(Exception):
-    """Something within an object cannot be pickled."""
+    """Part of an object cannot be pickled."""
 
 
 def fingerprint(value: Any, skipped: Iterable[Any] = ()) -> str:
-    """The fingerprint of a value; objects in `skipped` are not looked into."""
+    """Return the fingerprint of a value. The contents of objects in `skipped` do not count."""
     try:
         return _Reader(skipped).read(value)
     except RecursionError:
@@ -49,7 +49,7 @@ def fingerprint(value: Any, skipped: Iterable[Any] = ()) -> str:
 
 
 def shown(value: Any, skipped: Iterable[Any] = ()) -> Shown:
-    """A value for a person to read, shortened, and its fingerprint, which is what counts."""
+    """Return a short text of a value for messages, and the fingerprint, which is what is compared."""
     try:
         text = _ADDRESS.sub("", repr(str(value) if isinstance(value, str) else value))
     except Exception:
@@ -60,8 +60,10 @@ def shown(value: Any, skipped: Iterable[Any] = ()) -> Shown:
 
 
 def code_behind(called: Any) -> dict[str, Shown]:
-    """The code of what is called, by name: functions and classes of the program that it uses included, and constants
-    of modules that any of it reads."""
+    """Return the code of a callable, by name.
+
+    This includes the functions and classes of the program that it uses, and the module constants that these read.
+    """
     found: dict[str, Shown] = {}
     changing: set[str] = set()
     todo: list[FunctionType] = []
@@ -108,7 +110,7 @@ def code_behind(called: Any) -> dict[str, Shown]:
 
 
 def differences(then: Mapping[str, Shown], now: Mapping[str, Shown]) -> str:
-    """What is not as it was, in words; empty if all is."""
+    """Describe the differences between two requests; empty if there are none."""
     parts = []
     for name in dict.fromkeys([*then, *now]):
         (before, was), (after, now_is) = then.get(name, _NOT_THERE), now.get(name, _NOT_THERE)
@@ -121,16 +123,16 @@ def differences(then: Mapping[str, Shown], now: Mapping[str, Shown]) -> str:
 
 
 class _Reader:
-    """Reads one value; each object once."""
+    """Computes the fingerprint of one value; visits each object once."""
 
     def __init__(self, skipped: Iterable[Any]) -> None:
         self._known: dict[int, str] = {id(each): "skipped" for each in skipped}
         self._open: dict[int, int] = {}
-        """The objects around what is read now, with their depth."""
+        """Ids of the objects that contain the current one, with their depth."""
         self._kept: list[Any] = []
-        """What was made on the way, so that no other object takes its id."""
+        """References to temporary objects, so that no other object gets the same id."""
         self._objects = 0
-        """How many of what is around are neither lists nor the like."""
+        """How many of the containing objects are neither lists nor other plain containers."""
 
     def read(self, value: Any) -> str:
         if isinstance(value, str):
@@ -186,7 +188,7 @@ class _Reader:
         try:
             reduced = value.__reduce_ex__(4)
         except Exception:
-            # A lock, a socket, a generator: an object that has it in it is a handle.
+            # A lock, a socket or a generator: the object that contains it is a handle, too.
             if self._objects:
                 raise _Unreadable from None
             return _hash("handle", type(value).__qualname__)
@@ -211,14 +213,14 @@ def _name_of(value: Any) -> str:
 
 
 def closure_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """The variables of functions around it that a function uses, by name."""
+    """Yield the variables of enclosing functions that a function uses, by name."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # It may have no value yet.
+        with suppress(ValueError):  # The variable may have no value yet.
             yield name, cell.cell_contents
 
 
 def _of_code(code: CodeType, doc: str | None = None) -> str:
-    """The fingerprint of code; neither layout nor docstring counts."""
+    """Return the fingerprint of code. Layout and docstring do not count."""
     constants = [
         _of_code(each) if isinstance(each, CodeType) else fingerprint(each)
         for number, each in enumerate(code.co_consts)
@@ -229,7 +231,7 @@ def _of_code(code: CodeType, doc: str | None = None) -> str:
 
 
 def _global_names(code: CodeType) -> Iterator[tuple[str, bool]]:
-    """The global names that code uses, nested functions included, and whether it gives them values."""
+    """Yield the global names that code uses, including nested functions, and whether it assigns to them."""
     for each in dis.get_instructions(code):
         if each.opname in ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF"):
             yield each.argval, each.opname != "LOAD_GLOBAL"
@@ -239,7 +241,7 @@ def _global_names(code: CodeType) -> Iterator[tuple[str, bool]]:
 
 
 def _is_constant(value: Any) -> bool:
-    """Whether it is data that cannot change: what a module holds and changes is not part of its code."""
+    """Whether a value is immutable data. Mutable data of a module does not count as part of its code."""
     if isinstance(value, (tuple, frozenset)):
         return all(map(_is_constant, value))
     return isinstance(value, (str, *_PLAIN)) and value is not None
@@ -250,7 +252,7 @@ def _is_own_class(value: type) -> bool:
 
 
 def _is_own(module: str | None) -> bool:
-    """Whether a module is part of the program, rather than of Python or of an installed package."""
+    """Whether a module belongs to the program, not to Python or an installed package."""
     name = module or ""
     if name.partition(".")[0] in sys.stdlib_module_names and name != "__main__":
         return False

@@ -1,4 +1,4 @@
-"""Firings: states on the way to the ones that follow them."""
+"""Firings: transitions from a state to its successors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hive_frontend.supervisors.state import State
 
 
 class Firing:
-    """A firing of a state under way."""
+    """One firing of a state, in flight."""
 
     __slots__ = ("answer", "borrowed", "context", "operation", "state", "transition", "waiting")
 
@@ -23,7 +23,7 @@ class Firing:
         self.operation: Operation[Any] = waiting.operation
         self.transition = transition
         self.borrowed = borrowed
-        """Whether what it leads to may still hold objects of the caller."""
+        """Whether the next state may still hold objects of the caller."""
         self.context = waiting.context
-        """What the operation and the code behind it see and set."""
+        """Context variables of the operation and of the code that follows it."""
         self.answer: Any = None

@@ -1,13 +1,12 @@
-"""The journal of a run: every answer that it got from outside, so that it can be gone through again.
+"""The journal of a run: a file of all answers of models and tools, from which the run can be resumed or replayed.
 
-A run is determined by its program, its arguments, its seed and the answers of models and tools. The journal
-keeps all of these, a line of JSON each, written as the answers come. A run that was killed is resumed by
-running its program again with the answers of the journal, up to where they end, and a finished run is
-replayed offline in the same way. This asks of agent code what a search asks of it anyway: that what it does
-between awaits depends on nothing but its data.
+A run is determined by its program, its arguments, its seed and the answers of models and tools. The journal stores
+these as one line of JSON each, written as the answers arrive. To resume a run that was killed, the program runs again
+with the answers of the journal until they end. A finished run is replayed offline in the same way. This needs what a
+search needs anyway: between awaits, agent code depends on its data only.
 
-States are not kept themselves: they hold whatever objects a program uses, few of which can be pickled, and a
-file of answers can be read, searched and compared.
+The journal does not store states. They hold arbitrary objects, many of which cannot be pickled, whereas a file of
+answers can be read, searched and compared.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ _FORMAT = 2
 
 
 class Journal:
-    """A journal in a file, begun or continued.
+    """A journal in a file, new or continued.
 
-    `offline` forbids to add to it: an answer that it lacks is a `JournalError`.
+    With `offline`, nothing is added to it, and a missing answer raises `JournalError`.
 
-    With every answer stands what was asked. A run that asks for something else than it did at the same place is
-    told so, since the answer is none to that (`JournalError`).
+    The request is stored with every answer. If a resumed run makes another request at the same place, the stored
+    answer does not apply, and `JournalError` says what differs.
 
-    Results of tools that JSON cannot express are pickled. Unpickling runs code of whoever wrote the file, so
-    open journals of your own only.
+    Results of tools that JSON cannot express are pickled. Unpickling runs code that the author of the file chose,
+    so open only journals that you trust.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, offline: bool = False) -> None:
@@ -52,31 +51,37 @@ class Journal:
         self._header: dict[str, Any] | None = None
         self._file: IO[str] | None = None
         if offline and not self.path.exists():
-            raise JournalError(f"there is no recording {self.path}")
+            raise JournalError(
+                f"the recording {self.path} does not exist; check the path, or record a run first with checkpoint="
+            )
         if self.path.exists():
             self._read()
         self._read_agents = frozenset(self._agents)
 
     @property
     def seed(self) -> int | None:
-        """The seed of the run that is continued; None for a new one."""
+        """The seed of the run that is continued; None for a new run."""
         return None if self._header is None else int(self._header["seed"])
 
     def open(self, header: Mapping[str, Any]) -> None:
-        """Begin the journal of the run that `header` describes, or check that it is this run's."""
+        """Start the journal of the run that `header` describes, or check that the file belongs to that run.
+
+        Raises:
+            JournalError: if the file belongs to another run; names what changed.
+        """
         header = {"hive_journal": _FORMAT, **header}
         if self._header is not None:
             for field, what in _FIELDS.items():
                 then, now = self._header.get(field), header.get(field)
                 if then != now:
-                    change = f"it has {then!r}, this run {now!r}"
+                    change = f"the file has {then!r}, this run {now!r}"
                     if isinstance(then, dict) and isinstance(now, dict):
                         change = differences(then, now)
                         if not change:
                             continue
                     raise JournalError(
                         f"{self.path} belongs to another run: {what} changed ({change}); "
-                        "run it as it was, or give another file to begin anew"
+                        "undo the change, or give another file to start a new run"
                     )
         if self.offline:
             return
@@ -96,16 +101,16 @@ class Journal:
             self._file = None
 
     def check_agent(self, name: str, code: str) -> None:
-        """Note the code of an agent that takes part, or check that it is what it was.
+        """Record the code of an agent of this run, or check that it has not changed.
 
-        Agents that share a name may all take part; one is changed if the file knows its name, but not its code.
+        Several agents may share a name. An agent has changed if the file has its name but not its code.
         """
         if code in self._agents.get(name, ()):
             return
         if name in self._read_agents:
             raise JournalError(
                 f"{self.path} belongs to another version of the program: agent {name!r} was changed since; "
-                "undo the change, or give another file to begin anew"
+                "undo the change, or give another file to start a new run"
             )
         self._agents.setdefault(name, set()).add(code)
         self._write({"agent": name, "code": code})
@@ -114,39 +119,43 @@ class Journal:
         return key in self._answers
 
     def missing(self, key: Key) -> JournalError:
-        """The error for an answer that an offline run lacks."""
+        """Return the error for an answer that an offline run does not find."""
         return JournalError(
-            f"{self.path} has no answer for state {key.state}, firing {key.firing}: the recorded run did not "
-            "go there"
+            f"{self.path} has no answer for state {key.state}, firing {key.firing}: the recorded run ended before "
+            "it, or did not fire it; use checkpoint= with a model to continue the run"
         )
 
     def reply(self, key: Key, asked: Asked) -> Reply | None:
-        """The model's answer to the call `key`; None if it is not known."""
+        """Return the stored answer of the model to the call `key`, or None."""
         found = self._answer(key, asked)
         return None if found is None else Reply(*found["reply"])
 
     def add_reply(self, key: Key, asked: Asked, reply: Reply) -> None:
-        """Keep the model's answer to the call `key`."""
+        """Store the model's answer to the call `key`."""
         self._add(key, asked, {"reply": reply.to_json()})
 
     def message(self, key: Key, asked: Asked) -> CachedMessage | None:
-        """The message that the call `key` made; None if it is not known."""
+        """Return the stored message that the call `key` made, or None."""
         found = self._answer(key, asked)
         return None if found is None else CachedMessage.from_json(found["message"])
 
     def add_message(self, key: Key, asked: Asked, message: CachedMessage) -> None:
-        """Keep what is known of the message that the call `key` made."""
+        """Store the message that the call `key` made."""
         self._add(key, asked, {"message": message.to_json()})
 
     def result(self, key: Key, asked: Asked) -> Any:
-        """What the function returned that was called as `key`; `KeyError` if that is not known."""
+        """Return the stored result of the function call `key`.
+
+        Raises:
+            KeyError: if there is none.
+        """
         found = self._answer(key, asked)
         if found is None:
             raise KeyError(key)
         return found["json"] if "json" in found else _unpickle(found["pickle"])
 
     def add_result(self, key: Key, asked: Asked, result: Any, changed: Sequence[str] = ()) -> None:
-        """Keep the result of a function, and what it has `changed` of what the agent holds."""
+        """Store the result of a function call, and the names of the agent's variables that it `changed`."""
         entry = {"changed": list(changed)} if changed else {}
         if _is_json(result):
             self._add(key, asked, {**entry, "json": result})
@@ -155,23 +164,24 @@ class Journal:
             self._add(key, asked, {**entry, "pickle": _pickle(result)})
         except Exception as error:
             raise JournalError(
-                f"{self.path}: the result of a tool, of type {type(result).__name__}, cannot be kept "
-                f"({error}); let the tool return plain data"
+                f"{self.path}: the result of a tool, of type {type(result).__name__}, cannot be stored "
+                f"({error}); return plain data or picklable objects from the tool"
             ) from error
 
     def has_error(self, transition: Key) -> bool:
-        """Whether something was raised at the await of a transition, or in a part of it."""
+        """Whether the operation of a transition, or of a part of it, raised an error."""
         return _error_key(transition) in self._answers
 
     def error(self, transition: Key, asked: Asked) -> BaseException | None:
-        """What was raised at the await of a transition, and dealt with by the agent; None if nothing was."""
+        """Return the stored error that the operation of a transition raised and the agent handled, or None."""
         found = self._answer(_error_key(transition), asked)
         return None if found is None else _unpickle(found["raised"])
 
     def add_error(
         self, transition: Key, asked: Asked, error: BaseException, changed: Sequence[str] = ()
     ) -> None:
-        """Keep what an agent dealt with. What cannot be pickled is left out: the operation is done again."""
+        """Store an error that an agent handled. Errors that cannot be pickled are left out: a resumed run performs
+        the operation again."""
         key = _error_key(transition)
         if key in self._answers:
             return
@@ -183,8 +193,11 @@ class Journal:
         self._add(key, asked, {**({"changed": list(changed)} if changed else {}), "raised": raised})
 
     def _answer(self, key: Key, asked: Asked) -> dict[str, Any] | None:
-        """The answer that is known; `JournalError` where it is one to something else, or was not all that came of
-        it."""
+        """Return the stored answer, or None.
+
+        Raises:
+            JournalError: if it answers another request, or if the tool also changed variables of the agent.
+        """
         found = self._answers.get(key)
         if found is None:
             return None
@@ -197,19 +210,20 @@ class Journal:
                 known = self._code.get(then_code[1], {})
                 difference = "; ".join(filter(None, [differences(then, now), differences(known, code)]))
             raise JournalError(
-                f"{self.path} has an answer for state {key.state}, firing {key.firing}, but to something else: "
-                f"{difference}. Undo the change, or give another file to begin anew"
+                f"{self.path} has an answer for state {key.state}, firing {key.firing}, but to another request: "
+                f"{difference}. Undo the change, or give another file to start a new run"
             )
         if changed := found.get("changed"):
             raise JournalError(
                 f"{self.path}: the tool that was called in state {key.state}, firing {key.firing}, changed "
-                f"{' and '.join(changed)}, which a run that goes on from here would not have. Let the tool return "
-                "what is new, or give it redo=True if it may be called again; and another file to begin anew"
+                f"{' and '.join(changed)}. A resumed run does not call the tool again and would miss this change. "
+                "Return the new value from the tool, or give it redo=True if it may be called again; then give "
+                "another file to start a new run"
             )
         return found
 
     def _add(self, key: Key, asked: Asked, answer: Mapping[str, Any]) -> None:
-        """Keep an answer, with what was asked."""
+        """Store an answer together with its request."""
         short = {}
         for name, what in asked.items():
             short[name] = self._short(what)
@@ -219,14 +233,14 @@ class Journal:
         self._write({"key": key, "asked": short, **answer})
 
     def _short(self, what: Shown | Mapping[str, Shown]) -> Shown:
-        """What stands in the file with each answer: code stands there once."""
+        """Return the description that the file has with each answer. Code is stored once, and referred to."""
         return ["", fingerprint(what)] if isinstance(what, Mapping) else list(what)
 
     def _write(self, entry: Mapping[str, Any]) -> None:
         if self._file is None:
             return
         self._file.write(json.dumps(entry) + "\n")
-        # What the operating system has survives the end of the process, if not that of the machine.
+        # Flushed data survives the end of the process, though not a crash of the machine.
         self._file.flush()
 
     def _read(self) -> None:
@@ -234,12 +248,13 @@ class Journal:
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
-                    break  # The process ended in the middle of this line.
+                    break  # The process ended while it wrote this line.
                 try:
                     self._take(json.loads(line), number)
                 except (ValueError, KeyError, TypeError) as error:
                     raise JournalError(
-                        f"{self.path}:{number}: this is no line of a journal: {error!r}"
+                        f"{self.path}:{number}: this is not a line of a journal ({error!r}); give a file that a run "
+                        "wrote with checkpoint="
                     ) from None
                 whole += len(line)
         if whole < self.path.stat().st_size and not self.offline:
@@ -248,7 +263,10 @@ class Journal:
     def _take(self, entry: dict[str, Any], number: int) -> None:
         if number == 1:
             if entry["hive_journal"] != _FORMAT:
-                raise JournalError(f"{self.path} has format {entry['hive_journal']}, not {_FORMAT}")
+                raise JournalError(
+                    f"{self.path} has journal format {entry['hive_journal']}, this version of Hive reads format "
+                    f"{_FORMAT}; give another file to start a new run"
+                )
             self._header = entry
         elif "agent" in entry:
             self._agents.setdefault(entry["agent"], set()).add(entry["code"])
@@ -273,7 +291,7 @@ def _error_key(transition: Key) -> Key:
 
 
 def _is_json(value: Any) -> bool:
-    """Whether JSON gives back exactly this value: no tuples, no keys that are not strings."""
+    """Whether JSON round-trips this value exactly: no tuples, and only strings as keys."""
     kind = type(value)
     if kind is list:
         return all(map(_is_json, value))

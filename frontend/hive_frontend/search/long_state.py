@@ -12,17 +12,17 @@ from hive_frontend.supervisors.state import State
 
 
 class LongState(State):
-    """A state with a path of more than a `PIECE`.
+    """A state whose path is longer than `PIECE`.
 
-    It shares the pieces of the path with the states before it, and what ids and seeds derive from goes on from
-    theirs. Most states are none, and are made and asked faster without.
+    It shares the pieces of its path with its ancestors, and derives ids and seeds incrementally from theirs. Most
+    paths are shorter, and a plain `State` is faster.
     """
 
     __slots__ = ("_before", "_long", "_origin", "_tail")
 
-    def __init__(self, path: Path, parent: State | None, above: State | None, **rest: Any) -> None:
-        """`above` is the state of another agent that waits for this one's: their paths begin with that state's."""
-        self._origin = parent or above
+    def __init__(self, path: Path, parent: State | None, awaiting: State | None, **rest: Any) -> None:
+        """`awaiting` is the state of another agent that waits for this one; its path is a prefix of this path."""
+        self._origin = parent or awaiting
         shared = tuple(each for each in self._origin.order if len(each) == PIECE) if self._origin else ()
         starts = range(PIECE * len(shared), len(path), PIECE)
         *pieces, self._tail = (path[start : start + PIECE] for start in starts)
@@ -32,7 +32,7 @@ class LongState(State):
 
     @staticmethod
     def _shared_by(parent: State, pieces: tuple[Path, ...]) -> tuple[Path, ...]:
-        """These pieces as the same object that the parent has, where it has them."""
+        """Return the parent's own tuple of these pieces if it has one, to save memory."""
         known = getattr(parent, "_before", ())
         return known if len(known) == len(pieces) else pieces
 
@@ -42,7 +42,7 @@ class LongState(State):
 
     @path.setter
     def path(self, path: Path) -> None:
-        """It is in pieces already."""
+        """Do nothing: the path is stored in pieces."""
 
     @property
     def order(self) -> tuple[Path, ...]:
@@ -53,18 +53,18 @@ class LongState(State):
         if self._id is None:
             origin = self._origin
             known = isinstance(origin, LongState) and origin._long is not None
-            self._id = self._followed().id if known else state_id(self.path)
+            self._id = self._extended().id if known else state_id(self.path)
         return self._id
 
     def long_path(self, run_seed: int) -> LongPath:
-        """What the seeds of its calls derive from."""
+        """Return the path object from which the seeds of its calls derive."""
         if self._long is None:
             known = isinstance(self._origin, LongState) and self._origin._long is not None
-            self._long = self._followed() if known else LongPath(run_seed, self.path)
+            self._long = self._extended() if known else LongPath(run_seed, self.path)
         return self._long
 
-    def _followed(self) -> LongPath:
-        """The long path of the origin, followed to here."""
+    def _extended(self) -> LongPath:
+        """Return the long path of the origin, extended to this state."""
         origin = self._origin
         assert isinstance(origin, LongState)
         assert origin._long is not None
@@ -75,6 +75,9 @@ class LongState(State):
         return path
 
 
-def maker(path: Path, above: State | None) -> Callable[..., State]:
-    """What makes the state at the end of a path, given what a `State` is; `above` is that of `LongState`."""
-    return State if len(path) <= PIECE else partial(LongState, above=above)
+def state_factory(path: Path, awaiting: State | None) -> Callable[..., State]:
+    """Return the constructor for a state at the end of `path`, with the arguments of `State`.
+
+    `awaiting` is the state of another agent that waits for this one, if any.
+    """
+    return State if len(path) <= PIECE else partial(LongState, awaiting=awaiting)

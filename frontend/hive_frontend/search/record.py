@@ -1,4 +1,4 @@
-"""The record of a run: what its searches share, and what becomes of all their states."""
+"""The record of a run: what its searches share, and the outcome of all their states."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ OnEvent = Callable[[Event], object]
 
 
 class _Record(NamedTuple):
-    """What the search tree says about a state.
+    """The data of a state for the search tree.
 
-    It does not hold the search, which holds the run: what a run leaves is free as soon as nobody wants it, without
-    a collection of cycles.
+    It has no reference to the search, which refers to the run: without reference cycles, memory of a run is freed
+    at once.
     """
 
     state: State
     agent: str
-    above: State | None
+    parent: State | None
     of_run: bool
     """Whether it is a state of the run's own agent."""
     calls: tuple[Call, ...]
@@ -37,7 +37,7 @@ class _Record(NamedTuple):
 
 
 class RunRecord(RunContract):
-    """What the searches of one run share: the session, the slots, the counts of states."""
+    """What the searches of one run share: the session, the slots and the counts of states."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class RunRecord(RunContract):
         self._results: list[State] = []
         self._fatal: Exception | None = None
         self.ends_branch: tuple[type[BaseException], ...] = (BranchFailed, BudgetExceeded)
-        """What ends the branch that it is raised in; all else ends the run."""
+        """Exceptions that end the branch they are raised in; all others end the run."""
         if on_error == "drop":
             self.ends_branch += (ModelError, ToolTimeout)
         self._dropped: dict[State, Exception] = {}
-        """Dead ends of the run's own agent that are errors."""
+        """Dead ends of the run's own agent that were caused by an error, with the error."""
         self._spent = False
         """Whether a branch of the run's own agent ended because a budget was spent."""
         self.fired = 0
@@ -69,42 +69,41 @@ class RunRecord(RunContract):
         self._best_score: float | None = None
 
     def ends(self, error: BaseException) -> bool:
-        """Whether an error ends the run, and is none of the agents' business: a journal that does not fit, or
-        a listener that failed."""
+        """Whether an error ends the run and agents cannot catch it: a journal of another run, or a failed listener."""
         return error is self._fatal or isinstance(error, JournalError)
 
     def drop(self, state: State, error: BaseException) -> None:
-        """Note that a dead end of the run's own agent is an error."""
+        """Record that an error caused a dead end of the run's own agent."""
         if isinstance(error, Exception):
             self._dropped[state] = error
 
     def raise_if_all_dropped(self) -> None:
-        """Raise the first of the errors that ended branches, where all branches of the run's own agent ended so."""
+        """Raise the first of the errors that ended branches, if errors ended all branches of the run's own agent."""
         ends = [
             record.state for record in self._records.values() if record.of_run and record.state.kind == "dead"
         ]
         if self._dropped and not self._results and len(ends) == len(self._dropped):
-            raise self._dropped[min(self._dropped, key=_in_tree)]
+            raise self._dropped[min(self._dropped, key=_tree_order)]
 
-    def enter(self, agent: str, above: State | None, state: State) -> None:
-        """Take up a new state of an agent, for which the state `above` of another one waits."""
+    def add_state(self, agent: str, awaiting: State | None, state: State) -> None:
+        """Record a new state of an agent. `awaiting` is the state of the agent that waits for this one, if any."""
         waiting, line = state.waiting, None
         calls: tuple[Call, ...] = ()
         if waiting is not None:
             line = waiting.point.line
             if not isinstance(waiting.operation, Yield):
                 calls = waiting.operation.calls
-        self._records[state] = _Record(state, agent, state.parent or above, above is None, calls, line)
+        self._records[state] = _Record(state, agent, state.parent or awaiting, awaiting is None, calls, line)
         kind: EventKind = "committed"
         if state.kind == "waiting":
             self.alive += 1
         elif state.kind == "dead":
             kind = "dead"
             self._dead += 1
-            self._spent |= state.spent and above is None
+            self._spent |= state.spent and awaiting is None
         else:
             kind = "final"
-            if above is None:
+            if awaiting is None:
                 self._results.append(state)
         best = self._best_score
         if state.kind != "dead" and state.score is not None and (best is None or state.score > best):
@@ -113,7 +112,7 @@ class RunRecord(RunContract):
             self.report(kind, state, state.replies)
 
     def report(self, kind: EventKind, state: State | None = None, replies: tuple[Reply, ...] = ()) -> None:
-        """Tell who listens."""
+        """Send an event to the listeners."""
         if not self._listeners:
             return
         totals = self.session.totals
@@ -153,12 +152,12 @@ class RunRecord(RunContract):
 
     @property
     def results(self) -> list[State]:
-        """The final states of the run's own agent, best first."""
+        """Final states of the run's own agent, best first."""
         return sorted(self._results, key=by_promise)
 
     @property
     def best_unfinished(self) -> State | None:
-        """The state with the best score, where a spent budget left no result."""
+        """The state with the best score, if a spent budget left no result; else None."""
         if self._results or not self._spent:
             return None
         scored = (
@@ -169,11 +168,11 @@ class RunRecord(RunContract):
         return min(scored, key=by_promise, default=None)
 
     def tree(self) -> SearchTree:
-        """All states of all searches."""
+        """Return the tree of all states of all searches."""
         results = self.results
         return SearchTree(
             agent=self._agent,
-            nodes=[_node(self._records[state]) for state in sorted(self._records, key=_in_tree)],
+            nodes=[_node(self._records[state]) for state in sorted(self._records, key=_tree_order)],
             best=results[0].id if results else None,
         )
 
@@ -183,14 +182,14 @@ class _Waiter(Protocol):
 
 
 class Slots:
-    """Transitions that may be under way at once, over all searches of a run."""
+    """Limits the transitions in flight, over all searches of a run."""
 
     def __init__(self, count: int) -> None:
         self._free = count
         self._waiting: dict[_Waiter, None] = {}
 
     def take(self, search: _Waiter) -> bool:
-        """Take a slot; if there is none, `search` is notified when there may be one."""
+        """Take a slot and return True; if none is free, return False and notify `search` once one may be."""
         if not self._free:
             self._waiting[search] = None
             return False
@@ -198,11 +197,11 @@ class Slots:
         return True
 
     def give(self) -> None:
-        """Give a slot back."""
+        """Return a slot."""
         self._free += 1
         if not self._waiting:
             return
-        # All that wait look again, in the order in which they came: the first may not want it any more.
+        # Notify all that wait, in the order of their arrival: the first may not need the slot any more.
         waiting, self._waiting = self._waiting, {}
         for search in waiting:
             search.notify()
@@ -212,7 +211,7 @@ class Slots:
         self._waiting.pop(search, None)
 
 
-def _in_tree(state: State) -> tuple[Path, ...]:
+def _tree_order(state: State) -> tuple[Path, ...]:
     return state.order
 
 
@@ -225,7 +224,7 @@ def _node(record: _Record) -> TreeNode:
         status = "dead"
     return TreeNode(
         id=state.id,
-        parent=record.above.id if record.above else None,
+        parent=record.parent.id if record.parent else None,
         name=state.name,
         line=record.line,
         agent=record.agent,

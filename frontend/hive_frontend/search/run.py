@@ -1,4 +1,4 @@
-"""A run: the search that it is about, and the searches of agents that work for others within it."""
+"""A run: the search of its own agent, and the nested searches of agents that this one calls."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Run(RunRecord):
         self._supervisor = supervisor
 
     async def search(self, arguments: dict[str, Any]) -> None:
-        """The search that the run is about."""
+        """Search the run's own agent."""
         search = Search(self, self._searched, self._supervisor, self._searched.caller(self.session), None)
         try:
             await search.explore(
@@ -54,7 +54,7 @@ class Run(RunRecord):
     async def search_new(
         self, agent: SearchedAgent, arguments: dict[str, Any], caller: Caller, transition: Transition
     ) -> State:
-        """Run another agent from its beginning, as part of a transition; its best final state."""
+        """Run another agent from its start, as part of a transition; return its best final state."""
         code = functools.partial(process.start, agent.program, arguments)
         return await self._search_inside(agent, code, None, None, caller, transition)
 
@@ -67,7 +67,7 @@ class Run(RunRecord):
         caller: Caller,
         transition: Transition,
     ) -> State:
-        """Run another agent on from a `yield`, as part of a transition; its best final state."""
+        """Resume another agent at a `yield`, as part of a transition; return its best final state."""
         code = functools.partial(process.resume, waiting, value)
         return await self._search_inside(agent, code, score, waiting.context, caller, transition)
 
@@ -80,11 +80,11 @@ class Run(RunRecord):
         caller: Caller,
         transition: Transition,
     ) -> State:
-        above = cast(State, transition.origin)
-        search = Search(self, agent, copy.deepcopy(agent.supervisor), caller, above)
+        awaiting = cast(State, transition.origin)
+        search = Search(self, agent, copy.deepcopy(agent.supervisor), caller, awaiting)
         await search.explore(search.start(transition.new_inner_path(), code, score, context))
         if not search.finals:
-            raise _end_of(agent, sorted(search.dead, key=by_promise))
+            raise _failure_of(agent, sorted(search.dead, key=by_promise))
         best = min(search.finals, key=by_promise)
         for state in search.finals:
             if state is not best:
@@ -92,10 +92,10 @@ class Run(RunRecord):
         return best
 
 
-def _end_of(agent: SearchedAgent, dead: Sequence[State]) -> BranchFailed | BudgetExceeded:
-    """What is raised where an agent was awaited of which no branch is left."""
+def _failure_of(agent: SearchedAgent, dead: Sequence[State]) -> BranchFailed | BudgetExceeded:
+    """Return the exception for an awaited agent that has no final state."""
     if not dead:
-        return BranchFailed(f"agent {agent.name}: its supervisor gave all branches up")
+        return BranchFailed(f"agent {agent.name}: its supervisor dropped all branches")
     if all(state.spent for state in dead):
         return BudgetExceeded(str(dead[0].failure))
     return BranchFailed(f"agent {agent.name}: {dead[0].failure}")

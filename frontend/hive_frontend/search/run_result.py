@@ -1,4 +1,4 @@
-"""What a run gives back."""
+"""The result of a run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Result(Generic[R]):
     score: float | None
     state: str
     finished: bool = field(default=True, repr=False)
-    """False of the best state of a run whose budget was spent before there was any result: the agent had not
-    returned there, and `value` is None. `tree.path_to(state)` shows how it came there."""
+    """Whether the agent returned. False only for the best state of a run whose budget was spent before any result;
+    `value` is then None, and `tree.path_to(state)` shows its branch."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class RunResult(Generic[R]):
     results: tuple[Result[R], ...]
     """All results: best score first, those without a score last, ties in the order of their states."""
     totals: Totals
-    """Requests and tokens, per agent too, and the wall time."""
+    """Requests and tokens, in total and per agent, and the wall time."""
     states_fired: int
     seed: int
     session: str
@@ -41,16 +41,16 @@ class RunResult(Generic[R]):
 
     @cached_property
     def tree(self) -> SearchTree:
-        """All states of the search. Made when it is first looked at."""
+        """All states of the search. Built on first access."""
         return self._draw()
 
     @property
     def best(self) -> Result[R] | None:
-        """The best result. Where a spent budget left none, the state with the best score, which is not
-        `finished`; else None, if every branch failed."""
+        """The best result. If a spent budget left no result, the state with the best score, which is not `finished`.
+        None if every branch failed."""
         return self.results[0] if self.results else self._unfinished
 
     @property
     def value(self) -> R | None:
-        """The value of the best result; None if every branch failed (or if that is the value: see `best`)."""
+        """The value of the best result; None if every branch failed. (A result may be None, too: see `best`.)"""
         return self.results[0].value if self.results else None

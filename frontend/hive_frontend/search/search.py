@@ -1,4 +1,4 @@
-"""Searches: the states of one agent under its supervisor."""
+"""A search: runs the states of one agent as its supervisor decides."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from hive_frontend.operations.model_call import ModelCall
 from hive_frontend.operations.transition import Caller, Transition
 from hive_frontend.search.asked import kept_of
 from hive_frontend.search.firing import Firing
-from hive_frontend.search.long_state import LongState, maker
+from hive_frontend.search.long_state import LongState, state_factory
 from hive_frontend.search.record import RunRecord
 from hive_frontend.supervisors.base import SearchedAgent, Supervisor
 from hive_frontend.supervisors.state import Ask, Drop, Fire, State, by_promise
 
 _BY_IDENTITY: Any = object.__eq__
 
-_BREATH = 100
-"""Transitions that may follow each other without a turn for the rest of the event loop."""
+_STEPS_PER_YIELD = 100
+"""Transitions without waiting after which the search yields to the event loop."""
 
 
 def _same(one: Context, other: Context) -> bool:
-    """Whether two contexts have the same objects; what is equal to another object may still be changed alone."""
+    """Whether two contexts have identical values. Equality is not enough: one of two equal objects may change later."""
     return len(one) == len(other) and all(map(is_, one.values(), other.values()))
 
 
 class Search:
-    """The states of one agent under its supervisor."""
+    """Runs the states of one agent as its supervisor decides."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class Search:
         agent: SearchedAgent,
         supervisor: Supervisor,
         caller: Caller,
-        above: State | None,
+        awaiting: State | None,
     ) -> None:
         self.agent = agent
-        self.above = above
-        """The state of another agent that waits for this search; None for that of the run itself."""
+        self.awaiting = awaiting
+        """The state of another agent that waits for this search; None for the search of the run's own agent."""
         self.finals: list[State] = []
         self.dead: list[State] = []
         self._run = run
@@ -60,25 +60,25 @@ class Search:
         self._first: State | None = None
         self._queue: deque[tuple[State, int]] = deque()
         self._tasks: dict[asyncio.Task[None], State | None] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
-        """Tasks of dropped states that are cancelled, but not over yet."""
+        self._cancelling: set[asyncio.Task[None]] = set()
+        """Cancelled tasks of dropped states that have not ended yet."""
         self._arrived: deque[Firing | State] = deque()
-        """Firings that have their answer, and final states of agents that the supervisor asked."""
+        """Firings that have an answer, and final states of agents that the supervisor asked."""
         self._error: BaseException | None = None
-        self._call: asyncio.Future[None] | None = None
+        self._wakeup: asyncio.Future[None] | None = None
         self._scope = Scope(run.session)
-        """What all stretches of the agent's code run in, one after the other."""
+        """The scope in which all segments of the agent's code run, one at a time."""
         self._base = copy_context()
-        """The context variables that branches begin with."""
+        """The context variables that every branch starts with."""
         self._base.run(enter, self._scope)
         self._fresh = self._base.copy()
-        """The same, for the next stretch of a branch that has set none of its own."""
+        """A copy of `_base` for the next segment of a branch that has set no context variables."""
         plain = all(
             type(value).__eq__ is _BY_IDENTITY or type(value) in ATOMS for value in self._base.values()
         )
-        self._same: Callable[[Context, Context], bool] = eq if plain else _same
-        """Whether two contexts have the same objects. Where what is equal is as good as the same, Python tells that
-        faster."""
+        self._same_context: Callable[[Context, Context], bool] = eq if plain else _same
+        """Whether two contexts have identical values. `==` is faster; it is enough if equal values are identical or
+        immutable."""
         self._traced = telemetry.active()
         run.session.check_code(agent.name, agent.program.code_hash)
 
@@ -89,7 +89,7 @@ class Search:
         score: float | None = None,
         context: Context | None = None,
     ) -> State:
-        """The first state, to which `code` leads; `context` has what the agent has set before."""
+        """Run `code` to the first state. `context` has the context variables that the agent has set before."""
         used = self._fresh
         if context is not None:
             used = context
@@ -97,21 +97,21 @@ class Search:
         try:
             outcome = used.run(code)
         except BaseException as error:
-            return self._stop(root, None, error, (), score)
-        if not self._same(used, self._base):
-            outcome = self._with_own(outcome, used)
-        return self._reach(root, None, outcome, (), score)
+            return self._dead_end(root, None, error, (), score)
+        if not self._same_context(used, self._base):
+            outcome = self._keep_context(outcome, used)
+        return self._new_state(root, None, outcome, (), score)
 
-    def _with_own(self, outcome: Waiting | Ended, used: Context) -> Waiting | Ended:
-        """What a stretch led to that has set context variables: they are its branch's from here on."""
+    def _keep_context(self, outcome: Waiting | Ended, used: Context) -> Waiting | Ended:
+        """Attach the context variables that a segment has set to its outcome: they belong to its branch."""
         if used is self._fresh:
             self._fresh = self._base.copy()
         return outcome._replace(context=used) if type(outcome) is Waiting else outcome
 
     async def explore(self, first: State) -> None:
-        """Fire states until the supervisor wants no more; `finals` and `dead` have what came of it.
+        """Fire states until the supervisor is done; `finals` and `dead` then have the outcome.
 
-        However it ends, nothing of the search is under way afterwards.
+        Nothing of the search is in flight afterwards, even if it raises.
         """
         with telemetry.span(
             "search", self.agent.name, supervisor=type(self._supervisor).__name__, state=first.id
@@ -140,13 +140,13 @@ class Search:
                         self._commit(arrived)
                     self._decide()
                 elif self._queue and self._launch():
-                    # Rarely, or a model that answers at once would never let anything else run.
+                    # A model that answers without waiting would otherwise block the event loop.
                     steps += 1
-                    if steps % _BREATH == 0:
+                    if steps % _STEPS_PER_YIELD == 0:
                         await asyncio.sleep(0)
                 elif self._queue or self._tasks:
-                    self._call = asyncio.get_running_loop().create_future()
-                    await self._call
+                    self._wakeup = asyncio.get_running_loop().create_future()
+                    await self._wakeup
                 else:
                     break
         finally:
@@ -155,17 +155,17 @@ class Search:
             tasks, self._tasks = list(self._tasks), {}
             for task in tasks:
                 task.cancel()
-            # Cancelling only asks a task to stop. It gives its request up, and cleans up, when it runs next, and
-            # that must be before the end of the session, of its journal, and perhaps of the event loop.
-            if tasks or self._leaving:
-                await asyncio.gather(*tasks, *self._leaving, return_exceptions=True)
+            # `cancel` is only a request. A cancelled task drops its request and cleans up when it runs next. That
+            # must happen before the session, its journal and perhaps the event loop are closed.
+            if tasks or self._cancelling:
+                await asyncio.gather(*tasks, *self._cancelling, return_exceptions=True)
 
     def notify(self) -> None:
-        """Have the search look again: an answer has arrived, or a slot may be free."""
-        if self._call is not None and not self._call.done():
-            self._call.set_result(None)
+        """Wake the search up: an answer has arrived, or a slot may be free."""
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
 
-    # What the supervisor wants
+    # Decisions of the supervisor
 
     def _decide(self) -> None:
         for decision in self._supervisor.fire():
@@ -174,19 +174,22 @@ class Search:
             elif isinstance(decision, Drop):
                 self._drop(decision.state)
             elif isinstance(decision, Ask):
-                self._begin(self._answer(decision), None, None)
+                self._start_task(self._run_asked_agent(decision), None, None)
             else:
                 raise SupervisorError(
-                    f"{self._supervisor}: fire() must give Fire, Drop and Ask, not {decision!r}"
+                    f"{self._supervisor}: fire() must return Fire, Drop and Ask decisions, not {decision!r}"
                 )
 
     def _fire(self, decision: Fire) -> None:
         state, times = decision.state, decision.times
         if state.kind != "waiting" or state.closed:
             why = f"is {state.kind}" if state.kind != "waiting" else "was fired for the last time, or dropped"
-            raise SupervisorError(f"{self._supervisor} wants {decision!r}, but that state {why}")
+            raise SupervisorError(
+                f"{self._supervisor} decided {decision!r}, but that state {why}; fire waiting states only, and give "
+                "last=False if a state is to be fired again"
+            )
         if times < 1:
-            raise SupervisorError(f"{self._supervisor} wants {decision!r}: times must be at least 1")
+            raise SupervisorError(f"{self._supervisor} decided {decision!r}: times must be at least 1")
         state.closed = decision.last
         self._run.alive += times if state.fired else times - 1
         state.unstarted += times
@@ -196,17 +199,19 @@ class Search:
             state.fired += 1
 
     def _drop(self, state: State) -> None:
-        """Give a state up, and cancel those of its firings that are under way."""
+        """Drop a state, and cancel its firings in flight."""
         if state.kind != "waiting" or (state.closed and not state.unfinished):
-            why = f"is {state.kind}" if state.kind != "waiting" else "is done with"
-            raise SupervisorError(f"{self._supervisor} drops {state!r}, but that state {why}")
+            why = f"is {state.kind}" if state.kind != "waiting" else "has no firing left to cancel"
+            raise SupervisorError(
+                f"{self._supervisor} drops {state!r}, but that state {why}; drop waiting states only, and only once"
+            )
         if state.unstarted:
             self._queue = deque(entry for entry in self._queue if entry[0] is not state)
         if state.unfinished > state.unstarted:
             for task in [task for task, of in self._tasks.items() if of is state]:
-                # Out of the books at once: the task may have its answer already.
+                # Remove it now: the task may already have its answer, which must not be committed.
                 del self._tasks[task]
-                self._leaving.add(task)
+                self._cancelling.add(task)
                 task.cancel()
         self._run.alive -= state.unfinished if state.fired else 1
         state.closed = True
@@ -216,8 +221,8 @@ class Search:
         state.waiting = None
         self._run.report("dropped", state)
 
-    async def _answer(self, ask: Ask) -> None:
-        """Run the agent that the supervisor asks."""
+    async def _run_asked_agent(self, ask: Ask) -> None:
+        """Run an agent that the supervisor asks."""
         run = self._run
         assert self._first is not None
         path = (*self._first.path, -1, *ask.key)
@@ -229,14 +234,16 @@ class Search:
         await search.explore(search.start(path, lambda: process.start(agent.program, arguments)))
         ended = min(search.finals or search.dead, key=by_promise, default=None)
         if ended is None:
-            raise SupervisorError(f"{supervisor} of agent {agent.name!r} gave all branches up")
+            raise SupervisorError(
+                f"{supervisor} of agent {agent.name!r} dropped all branches, so there is no answer"
+            )
         ended.asked = ask
         self._arrived.append(ended)
 
     # Transitions
 
     def _launch(self) -> bool:
-        """Begin the next firing of the queue; False if there is no slot for it."""
+        """Start the next firing of the queue; return False if no slot is free."""
         state, number = self._queue[0]
         run = self._run
         slot = not state.sleeping
@@ -253,7 +260,7 @@ class Search:
         if answer is NOT_NOW:
             if firing.context is None:
                 firing.context = self._base.copy()
-            self._begin(self._perform(firing), state, run.slots if slot else None, firing.context)
+            self._start_task(self._perform(firing), state, run.slots if slot else None, firing.context)
             return True
         if slot:
             run.slots.give()
@@ -263,7 +270,7 @@ class Search:
         return True
 
     def _prepare(self, state: State, number: int) -> Firing:
-        """Give a firing its own variables."""
+        """Make a firing with its own copy of the state's variables."""
         run = self._run
         run.fired += 1
         if run.has_listeners:
@@ -274,8 +281,8 @@ class Search:
         last = state.closed and not state.unstarted
         if last:
             state.waiting = None
-        # The last branch takes the variables themselves, unless they are not the search's to give away: of
-        # several branches none may change what the caller holds, too.
+        # The last firing takes the variables themselves, without a copy. It must not if they may be objects of the
+        # caller and there are several branches: no branch may change what the caller and other branches see.
         moves = last and (state.fired == 1 or not state.borrowed)
         if not moves:
             waiting = process.fork_branch(waiting, {})
@@ -289,19 +296,19 @@ class Search:
         return Firing(state, waiting, transition, moves and state.borrowed)
 
     def _perform_now(self, firing: Firing) -> Any:
-        """The answer of an operation that need not be waited for, or `NOT_NOW`."""
+        """Return the answer of an operation that does not have to wait, or `NOT_NOW`."""
         try:
             known = None
             if self._run.session.keeps_answers:
                 operation = firing.operation
                 firing.transition.kept = kept_of(operation, firing.waiting)
                 if not isinstance(operation, ModelCall):
-                    # Before it is done: functions may change what they are given.
+                    # Record the request before the operation runs: functions may change their arguments.
                     self._run.session.asked(operation, firing.transition)
                 known = self._run.session.recall_error(firing.operation, firing.transition)
             if known is not None:
                 return Thrown(known)
-            # A step that is traced has a task of its own, in which its span is the current one.
+            # A traced step needs a task of its own, in which its span is the current one.
             if self._traced:
                 return NOT_NOW
             if firing.context is None:
@@ -330,13 +337,13 @@ class Search:
         except asyncio.CancelledError as error:
             if asyncio.current_task() not in self._tasks:
                 raise
-            # Nobody here asked for it: something that the operation awaited was cancelled.
+            # The search did not cancel this task: something that the operation awaited was cancelled.
             firing.answer = Thrown(error)
         if firing.state.sleeping:
             self._supervisor.wake(firing.state)
         self._arrived.append(firing)
 
-    def _begin(
+    def _start_task(
         self,
         work: Coroutine[Any, Any, None],
         state: State | None,
@@ -347,10 +354,10 @@ class Search:
         self._tasks[task] = state
 
         def ended(task: asyncio.Task[None]) -> None:
-            # Not in the task itself, which may be cancelled before it has begun.
+            # In a callback, because the task itself may be cancelled before it starts.
             if slots is not None:
                 slots.give()
-            self._leaving.discard(task)
+            self._cancelling.discard(task)
             error = None if task.cancelled() else task.exception()
             if self._tasks.pop(task, self) is not self and error is not None:
                 self._error = error
@@ -359,10 +366,10 @@ class Search:
         task.add_done_callback(ended)
 
     def _commit(self, firing: Firing) -> None:
-        """Run the agent on with its answer, and hand the state that it leads to to the supervisor."""
+        """Resume the agent with the answer, and commit the new state to the supervisor."""
         state = firing.state
         if not state.unfinished:
-            return  # It was dropped when the answer had just come.
+            return  # The state was dropped just after the answer arrived.
         state.unfinished -= 1
         run = self._run
         run.alive -= 1
@@ -375,20 +382,20 @@ class Search:
         except BaseException as error:
             if used is self._fresh:
                 self._fresh = self._base.copy()
-            new = self._stop(path, state, error, replies, state.score)
+            new = self._dead_end(path, state, error, replies, state.score)
         else:
-            if not self._same(used, self._base):
-                outcome = self._with_own(outcome, used)
-            new = self._reach(path, state, outcome, replies, state.score)
+            if not self._same_context(used, self._base):
+                outcome = self._keep_context(outcome, used)
+            new = self._new_state(path, state, outcome, replies, state.score)
         if type(firing.answer) is Thrown and not state.sleeping:
-            # The run goes on from here, so it must do so again when it is resumed.
+            # The agent has handled the error. A resumed run must get the same error here.
             run.session.keep_error(firing.operation, transition, firing.answer.error)
         new.borrowed = firing.borrowed
         self._supervisor.commit(new)
 
     # New states
 
-    def _reach(
+    def _new_state(
         self,
         path: Path,
         parent: State | None,
@@ -396,8 +403,8 @@ class Search:
         replies: tuple[Reply, ...],
         score: float | None,
     ) -> State:
-        """Enter the state that a stretch of the agent's code led to; `score` holds if that code gave none."""
-        make = maker(path, self.above)
+        """Record the state that a segment of the agent's code led to. `score` applies if that code gave none."""
+        make = state_factory(path, self.awaiting)
         given, self._scope.score = self._scope.score, None
         if given is not None:
             score = given
@@ -416,10 +423,10 @@ class Search:
             )
         if state.kind == "final":
             self.finals.append(state)
-        self._run.enter(self.agent.name, self.above, state)
+        self._run.add_state(self.agent.name, self.awaiting, state)
         return state
 
-    def _stop(
+    def _dead_end(
         self,
         path: Path,
         parent: State | None,
@@ -427,17 +434,17 @@ class Search:
         replies: tuple[Reply, ...],
         score: float | None,
     ) -> State:
-        """Enter the dead end that the agent's code led to, or raise what ends the run."""
+        """Record the dead end that an error led to, or raise the error if it ends the run."""
         self._scope.score = None
         if not isinstance(error, self._run.ends_branch):
             where = f"after state {parent.name!r} ({parent.id})" if parent else "before its first await"
             error.add_note(f"raised by agent {self.agent.name!r} {where}")
             raise error
         spent = isinstance(error, BudgetExceeded)
-        make = maker(path, self.above)
+        make = state_factory(path, self.awaiting)
         state = make(path, parent, score=score, kind="dead", failure=str(error), spent=spent, replies=replies)
         self.dead.append(state)
-        self._run.enter(self.agent.name, self.above, state)
-        if self.above is None:
+        self._run.add_state(self.agent.name, self.awaiting, state)
+        if self.awaiting is None:
             self._run.drop(state, error)
         return state

@@ -1,4 +1,4 @@
-"""The search tree of a run, as data: to be kept as JSON, drawn, or counted over."""
+"""The search tree of a run as data, to store as JSON, draw or analyse."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ class TreeNode(BaseModel):
     id: str
     parent: str | None
     name: str
-    """Name of the state: where in the program it stands."""
+    """Name of the state, that is, of the await in the program."""
     line: int | None
     """The source line of its call; None for results and dead ends."""
     status: Status
-    """`expanded`: was fired; `pruned`: was given up; `dead`: failed; `result`: the agent returned; `returned`:
-    an agent that works for it (a child, a voter) returned or yielded."""
+    """`expanded`: it was fired; `pruned`: it was dropped; `dead`: it failed; `result`: the agent returned;
+    `returned`: another agent that works for this one (a child, a voter) returned or yielded."""
     agent: str
-    """The agent whose state it is."""
+    """The agent that the state belongs to."""
     score: float | None
     replies: list[str]
-    """What the model answered on the way from the parent to here."""
+    """The model's answers between the parent and this state."""
     prompts: list[str]
-    """What it is asked here; empty for results and dead ends."""
+    """The prompts of its calls; empty for results and dead ends."""
     fired: int
+    """How many times it was fired."""
     tokens_generated: int
-    """Tokens that the model computed on the way from the parent to here."""
+    """Tokens that the model computed between the parent and this state."""
     tokens_replayed: int
-    """Tokens that the server's Logits Cache served instead."""
+    """Tokens that the server's Logits Cache replayed instead."""
     failure: str | None = None
     """Why the branch is dead."""
     value: str | None = None
-    """The result, as `repr` shows it."""
+    """The `repr` of the result."""
 
 
 class SearchTree(BaseModel):
@@ -48,7 +49,11 @@ class SearchTree(BaseModel):
     """Id of the best result."""
 
     def path_to(self, id: str) -> list[TreeNode]:
-        """The nodes from the root to the node `id`; `KeyError` if there is none."""
+        """Return the nodes from the root to the node `id`.
+
+        Raises:
+            KeyError: if there is no such node.
+        """
         nodes = {node.id: node for node in self.nodes}
         path = [nodes[id]]
         while (parent := path[-1].parent) is not None:

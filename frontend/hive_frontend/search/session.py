@@ -1,4 +1,4 @@
-"""A session: one run of a program against one model, with its identity, its seed and its bill."""
+"""A session: one run of a program against one model, with its id, its seed and its usage."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from hive_frontend.operations.model_call import ModelCall
 from hive_frontend.operations.native import NativeScope
 from hive_frontend.operations.tool_threads import ToolThreads
 from hive_frontend.operations.transition import Asked, Caller, Kept, Transition
-from hive_frontend.search.asked import asked_by, is_remade
+from hive_frontend.search.asked import asked_by, is_repeated
 from hive_frontend.search.events import Piece
 from hive_frontend.search.journal import Journal
-from hive_frontend.search.totals import Bills, Totals
+from hive_frontend.search.totals import Totals, UsageCounters
 from hive_frontend.wire import check_name
 
 logger = logging.getLogger(__name__)
 
-_GOODBYE_S = 10.0
-"""Seconds that a server has to take note of the end of a session."""
+_END_SESSION_TIMEOUT_S = 10.0
+"""Timeout in seconds for telling a server that a session has ended."""
 
 
 class _Answered(Protocol):
-    """What a call that was answered cost."""
+    """The usage of an answered call."""
 
     @property
     def tokens_generated(self) -> int: ...
@@ -49,20 +49,20 @@ class _Answered(Protocol):
 T = TypeVar("T")
 A = TypeVar("A", bound=_Answered)
 Send = Callable[[Client, Request, OnText | None], Awaitable[A]]
-"""How a request is sent to a model."""
+"""A function that sends a request to a model."""
 
 
 class Session:
-    """Gives agents a model to talk to.
+    """Connects agents to a model.
 
         async with Session("http://localhost:30000", seed=1) as session:
             answer = await my_agent("...")     # the agent as an ordinary coroutine, no search
         print(session.totals)
 
-    `model` is a `Client` or the URL of a server; without one, every agent that makes calls must have a model
-    of its own. A client that the session made from a URL is closed with the session; one that it was given
-    stays open. Without a `seed` one is drawn; `session.seed` tells which. `budget` bounds what all agents
-    spend together, `max_concurrency` the requests that are under way at once.
+    `model` is a `Client` or the URL of a server. With None, every agent that calls a model must have one of its own.
+    The session closes a client that it made from a URL; a client that was passed in stays open. If `seed` is None, a
+    random one is drawn; `session.seed` has it. `budget` limits what all agents spend together, `max_concurrency` the
+    number of requests in flight.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Session:
             raise TypeError(f"seed must be an integer, not {seed!r}")
         self.id = f"s-{secrets.token_hex(8)}"
         self.seed = secrets.randbits(32) if seed is None else seed
-        self._bills = Bills()
+        self._usage = UsageCounters()
         self._wall_s = 0.0
         self.meter = Meter(budget or Budget(), "the run")
         self._journal = journal
@@ -91,18 +91,18 @@ class Session:
         """Whether there is a journal."""
         self._on_piece = on_piece
         self.threads = ToolThreads()
-        """Where tools run that block."""
-        self._turns = asyncio.Semaphore(max_concurrency)
+        """Threads in which blocking tools run."""
+        self._request_slots = asyncio.Semaphore(max_concurrency)
         self._started: float | None = None
         self._roots = 0
         self._registrations: dict[tuple[Client, str], asyncio.Task[None] | None] = {}
-        """Who is known to whom; None where nothing had to be waited for."""
+        """The registrations of agents with clients; None if a client registered the agent at once."""
         self._ended: set[str] = set()
-        """Sessions of the run that is gone on with."""
+        """Ids of the ended sessions in which a resumed run made its messages before."""
 
     async def __aenter__(self) -> Session:
         if self._started is not None:
-            raise HiveError("a session can be entered once; make a new Session for another run")
+            raise HiveError("a session can be entered once only; make a new Session for another run")
         self._started = time.monotonic()
         self._token = enter(self)
         return self
@@ -114,34 +114,38 @@ class Session:
         self._wall_s = self.elapsed
         try:
             clients = dict.fromkeys(client for client, _ in self._registrations)
-            await self._give_up_registrations()
+            await self._cancel_registrations()
             for client in clients:
-                await self._say_goodbye(client)
+                await self._end_session(client)
         finally:
             self.threads.close()
             if self._owns_client and self._client is not None:
                 await self._client.aclose()
 
-    async def _give_up_registrations(self) -> None:
+    async def _cancel_registrations(self) -> None:
         under_way = [task for task in self._registrations.values() if task is not None and not task.done()]
         for task in under_way:
             task.cancel()
         if under_way:
-            # Or one of them might come to the server behind the end of the session.
+            # Otherwise one might reach the server after the end of the session.
             await asyncio.wait(under_way)
 
-    async def _say_goodbye(self, client: Client) -> None:
-        """Tell a model's server that the session is over; a warning if that cannot be done.
+    async def _end_session(self, client: Client) -> None:
+        """Tell a model's server that the session has ended; log a warning if that fails.
 
-        It must not take the place of what the session led to, a result or an error, nor hold it up for long: the
-        server forgets idle sessions anyway.
+        A failure must neither replace the result or error of the session nor delay it for long: the server drops
+        idle sessions anyway.
         """
-        limit = asyncio.timeout(_GOODBYE_S)
+        limit = asyncio.timeout(_END_SESSION_TIMEOUT_S)
         try:
             async with limit:
                 await client.end_session(self.id)
         except Exception as problem:
-            why = f"no answer within {_GOODBYE_S:g} s" if limit.expired() else str(problem) or repr(problem)
+            why = (
+                f"no answer within {_END_SESSION_TIMEOUT_S:g} s"
+                if limit.expired()
+                else str(problem) or repr(problem)
+            )
             logger.warning("the server could not be told that session %s ended: %s", self.id, why)
 
     @property
@@ -151,8 +155,8 @@ class Session:
 
     @property
     def totals(self) -> Totals:
-        """Requests and tokens so far, per agent too; the wall time once the session is over."""
-        return self._bills.totals(self._wall_s)
+        """Requests and tokens so far, in total and per agent, and the wall time once the session has ended."""
+        return self._usage.totals(self._wall_s)
 
     @property
     def client(self) -> Client | None:
@@ -160,21 +164,21 @@ class Session:
         return self._client
 
     def new_root(self) -> Path:
-        """The path of the next top-level run of an agent in this session."""
+        """Return the path for the next top-level run of an agent in this session."""
         self._roots += 1
         return (self._roots - 1,)
 
     async def perform(self, operation: Operation[T], /) -> T:
-        """Perform an operation that is awaited in the session but in no agent."""
+        """Perform an operation that is awaited in the session but outside any agent."""
         return await NativeScope(self, Caller("main", self.meter), self.new_root()).perform(operation)
 
     # Model calls
 
     async def call(self, call: ModelCall[Any], transition: Transition) -> Reply:
-        """Ask the model."""
+        """Call the model, or take its answer from the journal."""
         agent = call.agent or transition.caller.agent
         if (known := self._recall(call, transition)) is not None:
-            return self._bills.count(known, agent)
+            return self._usage.count(known, agent)
         done = await self._ask(call, transition, _complete)
         return self._keep(done, agent, call, transition)
 
@@ -185,7 +189,8 @@ class Session:
         send: Send[CachedMessage],
         transition: Transition,
     ) -> CachedMessage:
-        """Have the model's server make a message, and keep it. Counts as a call, whether or not it generates."""
+        """Have the model's server make a message, and store it in the journal. It counts as a call, even if it
+        generates nothing."""
         agent = call.agent or transition.caller.agent
         journal = self._journal
         asked = self.asked(call, transition)
@@ -200,7 +205,7 @@ class Session:
             if journal is not None:
                 journal.add_message(transition.key, asked, message)
             transition.caller.meter.charge(message.reply)
-        self._bills.count(message.reply, agent)
+        self._usage.count(message.reply, agent)
         return message
 
     def _check_alive(self, parents: Sequence[CachedMessage]) -> None:
@@ -208,21 +213,21 @@ class Session:
         for parent in parents:
             if parent.session in self._ended:
                 raise JournalError(
-                    f"{parent!r} is unknown: it was made before the run was interrupted, and messages end with "
-                    "their session. A run that uses them cannot be gone on with; give another file to begin anew"
+                    f"{parent!r} does not exist any more: it was made before the run was interrupted, and messages "
+                    "end with their session. This run cannot be resumed; give another file to start a new run"
                 )
 
     async def _ask(self, call: ModelCall[Any], transition: Transition, send: Send[A]) -> A:
-        """Send a request for a call, as its budget and its time allow."""
+        """Send the request of a call, within its budget and time limit."""
         caller = transition.caller
         client = self.client_of(caller)
         meter = caller.meter
         if not meter.limited:
-            async with self._turns:
+            async with self._request_slots:
                 return await self._send(client, call, transition, send)
         meter.check()
-        async with meter.in_time(), self._turns:
-            # Looked at again: others have spent while it waited for its turn.
+        async with meter.in_time(), self._request_slots:
+            # Check again: others may have spent the budget while this call waited.
             meter.admit()
             return await self._send(client, call, transition, send)
 
@@ -233,7 +238,7 @@ class Session:
         else:
             registration = self._register(client, agent)
         if registration is not None and not registration.done():
-            # Shielded: a cancelled branch must not take away the registration that others wait for.
+            # Shielded: a cancelled branch must not cancel the registration that others wait for.
             await asyncio.shield(registration)
         request = self._request(call, transition)
         if not telemetry.active():
@@ -256,11 +261,11 @@ class Session:
         return done
 
     def call_now(self, call: ModelCall[Any], transition: Transition) -> Reply | None:
-        """The model's answer if nothing has to be waited for; None and no effect otherwise."""
+        """Return the model's answer if no waiting is needed; otherwise return None, without any effect."""
         caller = transition.caller
         agent = call.agent or caller.agent
         if self._journal is not None and (known := self._recall(call, transition)) is not None:
-            return self._bills.count(known, agent)
+            return self._usage.count(known, agent)
         client = caller.client or self._client
         if client is None or not client.answers_now or self._on_piece is not None:
             return None
@@ -268,7 +273,7 @@ class Session:
             if not client.register_now(check_name("agent", agent), self.id):
                 return None
             self._registrations[client, agent] = None
-        # Counted when it is known whether the call is made here; looked at before, or an answer would be lost.
+        # Check the budget before the call, so that no answer is lost; count the call only if it is made here.
         meter = caller.meter
         if meter.limited:
             meter.check()
@@ -284,11 +289,16 @@ class Session:
         return self._keep(done, agent, call, transition)
 
     def client_of(self, caller: Caller) -> Client:
-        """Whom a caller asks; `NoModelError` if nobody said."""
+        """Return the client that a caller uses.
+
+        Raises:
+            NoModelError: if neither the caller nor the session has one.
+        """
         client = caller.client or self._client
         if client is None:
             raise NoModelError(
-                f"agent {caller.agent!r} needs a model: give model=..., a Client or the URL of a server"
+                f"agent {caller.agent!r} needs a model: give the run or the agent model=..., a Client or the URL of a "
+                "server"
             )
         return client
 
@@ -296,9 +306,9 @@ class Session:
         caller = transition.caller
         part = transition.part
         firing = transition.firing
-        # All firings of a state share one base seed, and the number of the sample tells them apart: so the
-        # server knows the next sample before it is asked for. Calls that number their samples themselves may
-        # give the same number twice and mean two samples, so each firing has a base seed of its own.
+        # All firings of a state share one base seed and differ by the sample number, so the server can predict the
+        # next sample. A call with an explicit sample number may repeat it in another firing and mean another
+        # sample, so each of its firings has a base seed of its own.
         own = None if call.sample is None else firing
         state, long = transition.state, transition.long
         return Request(
@@ -330,10 +340,10 @@ class Session:
         return known
 
     def _admit_offline(self, transition: Transition) -> None:
-        """Where nobody may be asked: what a call raises that the journal has no answer to."""
+        """Raise an error in an offline run: the journal has no answer to this call."""
         journal = self._journal
         if journal is not None and journal.offline:
-            # Perhaps the recorded run did not get an answer either.
+            # The recorded run may have spent its budget here; it then has no answer either.
             transition.caller.meter.check()
             raise journal.missing(transition.key)
 
@@ -343,7 +353,7 @@ class Session:
             self._journal.add_reply(transition.key, self.asked(call, transition), reply)
         if transition.caller.meter.limited:
             transition.caller.meter.charge(reply)
-        return self._bills.count(reply, agent)
+        return self._usage.count(reply, agent)
 
     def _listener(self, call: ModelCall[Any], transition: Transition, agent: str) -> OnText | None:
         on_piece = self._on_piece
@@ -358,7 +368,7 @@ class Session:
         return listen
 
     def _register(self, client: Client, agent: str) -> asyncio.Task[None]:
-        """Register `agent` before its first call; calls that come meanwhile wait for the same registration."""
+        """Register `agent` before its first call; concurrent calls wait for the same registration."""
         key = client, check_name("agent", agent)
         registration = asyncio.ensure_future(client.register(agent, self.id))
         self._registrations[key] = registration
@@ -369,17 +379,17 @@ class Session:
         if task.cancelled() or task.exception() is not None:
             self._registrations.pop(key, None)
 
-    # Everything else that comes from outside
+    # Other answers from outside the run
 
     async def journaled(
         self, operation: Operation[Any], transition: Transition, call: Callable[[], Awaitable[Any]]
     ) -> Any:
-        """Call a function for an operation, unless the journal has its result already."""
+        """Call the function of an operation, unless the journal has its result."""
         journal = self._journal
         if journal is None:
             return await call()
         key = transition.key
-        # Now: what it is given may be something else when it has been called.
+        # Before the call, because the function may change its arguments.
         asked = self.asked(operation, transition)
         if key in journal:
             return journal.result(key, asked)
@@ -398,8 +408,8 @@ class Session:
             if changed := [name for name in after if after[name] != before[name]]:
                 kept.changed += changed
                 logger.warning(
-                    "a tool changed %s, which a run that goes on from %s would not have: let it return what is "
-                    "new, or give it redo=True if it may be called again",
+                    "a tool changed %s; a run resumed from %s does not call the tool again and would miss this change: "
+                    "return the new value from the tool, or give it redo=True if it may be called again",
                     " and ".join(changed),
                     journal.path,
                 )
@@ -407,7 +417,7 @@ class Session:
         return result
 
     def asked(self, operation: Operation[Any], transition: Transition) -> Asked:
-        """What an operation asks, as it was when this was first wanted; nothing where there is no journal."""
+        """Describe the request of an operation, computed on the first call and then kept; empty without a journal."""
         if self._journal is None:
             return {}
         kept = transition.kept
@@ -418,22 +428,22 @@ class Session:
         return kept.asked
 
     def recall_error(self, operation: Operation[Any], transition: Transition) -> BaseException | None:
-        """What the journal says that the operation of a transition raised; None if nothing."""
+        """Return the error that the journal has for the operation of a transition, or None."""
         journal = self._journal
         if journal is None or not journal.has_error(transition.key):
             return None
         return journal.error(transition.key, self.asked(operation, transition))
 
     def keep_error(self, operation: Operation[Any], transition: Transition, error: BaseException) -> None:
-        """Keep in the journal what an operation raised, after the agent has dealt with it."""
-        # What is made again raises it again, and what it did before that is done again.
-        if self._journal is not None and not is_remade(operation):
+        """Store an error of an operation in the journal, after the agent has handled it."""
+        # A tool with `redo=True` is called again and raises the error again.
+        if self._journal is not None and not is_repeated(operation):
             asked = self.asked(operation, transition)
             changed = transition.kept.changed if transition.kept else ()
             self._journal.add_error(transition.key, asked, error, changed)
 
     def check_code(self, agent: str, code: str) -> None:
-        """Hold the code of an agent against that of the run that is gone on with."""
+        """Check that the code of an agent is that of the resumed run."""
         if self._journal is not None:
             self._journal.check_agent(agent, code)
 

@@ -1,4 +1,4 @@
-"""The bill of a session: model calls made, and their tokens."""
+"""Usage of a session: the number of model calls, their tokens and their cost."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from hive_frontend.client.reply import Reply
 
 
 class Usage(BaseModel):
-    """Model calls made, and their tokens."""
+    """The number of model calls, their tokens and their cost."""
 
     requests: int = 0
     tokens_generated: int = 0
     """Tokens that the model computed."""
     tokens_replayed: int = 0
-    """Tokens that the server's Logits Cache served instead."""
+    """Tokens that the server's Logits Cache replayed instead."""
     prompt_tokens: int = 0
-    """Tokens of prompts, as far as servers tell."""
+    """Tokens of prompts, as far as servers report them."""
     cached_tokens: int = 0
-    """Those of them that servers had in their prefix caches."""
+    """Prompt tokens that hit the servers' prefix caches."""
     cost: float | None = None
-    """What the calls to clients with `prices` cost; None where there was none."""
+    """Cost of the calls to clients with `prices`; None if there was no such call."""
 
     @staticmethod
     def sum(usages: Iterable[Usage]) -> Usage:
-        """Usages added up."""
+        """Return the sum of several usages."""
         usages = list(usages)
         costs = [usage.cost for usage in usages if usage.cost is not None]
         return Usage(
@@ -40,15 +40,16 @@ class Usage(BaseModel):
 
 
 class Totals(Usage):
-    """The bill of a session."""
+    """Usage of a session, in total and per agent."""
 
     wall_s: float = 0.0
+    """Wall time of the session in seconds."""
     agents: dict[str, Usage] = Field(default_factory=dict)
-    """The same per agent."""
+    """Usage per agent."""
 
 
-class _Bill:
-    """`Usage` while it is counted: a model would check every number again at every call."""
+class _Counters:
+    """Running counters for `Usage`. Plain, because a pydantic model validates every number at every call."""
 
     __slots__ = ("cached", "cost", "generated", "prompt", "replayed", "requests")
 
@@ -57,37 +58,37 @@ class _Bill:
         self.cost: float | None = None
 
 
-class Bills:
-    """What each agent has used so far."""
+class UsageCounters:
+    """The usage of each agent so far."""
 
     def __init__(self) -> None:
-        self._bills: dict[str, _Bill] = {}
+        self._counters: dict[str, _Counters] = {}
 
     def count(self, reply: Reply, agent: str) -> Reply:
-        """Put a call on the bill of `agent`; returns its answer."""
-        bill = self._bills.get(agent)
-        if bill is None:
-            bill = self._bills[agent] = _Bill()
-        bill.requests += 1
-        bill.generated += reply.tokens_generated
-        bill.replayed += reply.tokens_replayed
-        bill.prompt += reply.prompt_tokens
-        bill.cached += reply.cached_tokens
+        """Count a call of `agent`; return its answer."""
+        counters = self._counters.get(agent)
+        if counters is None:
+            counters = self._counters[agent] = _Counters()
+        counters.requests += 1
+        counters.generated += reply.tokens_generated
+        counters.replayed += reply.tokens_replayed
+        counters.prompt += reply.prompt_tokens
+        counters.cached += reply.cached_tokens
         if reply.cost is not None:
-            bill.cost = (bill.cost or 0.0) + reply.cost
+            counters.cost = (counters.cost or 0.0) + reply.cost
         return reply
 
     def totals(self, wall_s: float) -> Totals:
-        """The sums, and the same per agent."""
+        """Return the total usage, and the usage per agent."""
         agents = {
             agent: Usage(
-                requests=bill.requests,
-                tokens_generated=bill.generated,
-                tokens_replayed=bill.replayed,
-                prompt_tokens=bill.prompt,
-                cached_tokens=bill.cached,
-                cost=bill.cost,
+                requests=counters.requests,
+                tokens_generated=counters.generated,
+                tokens_replayed=counters.replayed,
+                prompt_tokens=counters.prompt,
+                cached_tokens=counters.cached,
+                cost=counters.cost,
             )
-            for agent, bill in self._bills.items()
+            for agent, counters in self._counters.items()
         }
         return Totals(**dict(Usage.sum(agents.values())), wall_s=wall_s, agents=agents)

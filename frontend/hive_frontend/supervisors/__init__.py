@@ -5,7 +5,7 @@ from hive_frontend.supervisors.beam import Beam
 from hive_frontend.supervisors.best_of_n import BestOfN
 from hive_frontend.supervisors.mcts import MCTS
 from hive_frontend.supervisors.once import Once
-from hive_frontend.supervisors.searcher import Books, Searcher, lineage
+from hive_frontend.supervisors.searcher import Searcher, SearchProgress, lineage
 from hive_frontend.supervisors.self_refine import SelfRefine
 from hive_frontend.supervisors.state import Ask, Decision, Drop, Fire
 from hive_frontend.supervisors.tree_of_thoughts import TreeOfThoughts
@@ -16,11 +16,11 @@ __all__ = [
     "Ask",
     "Beam",
     "BestOfN",
-    "Books",
     "Decision",
     "Drop",
     "Fire",
     "Once",
+    "SearchProgress",
     "Searcher",
     "SelfRefine",
     "Supervisor",

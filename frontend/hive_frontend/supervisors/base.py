@@ -1,7 +1,7 @@
 """The contract between the runtime and a supervisor.
 
-Most algorithms are written more easily as a `Searcher` (`hive_frontend.supervisors.searcher`), which needs two
-methods and cannot depend on who answers first; its module shows a whole one.
+Most algorithms are easier to write as a `Searcher` (`hive_frontend.supervisors.searcher`): it needs only a few
+methods, and its decisions cannot depend on which answer arrives first. That module shows a complete example.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from hive_frontend.supervisors.state import Decision, State
 
 
 class Supervisor(ABC):
-    """A test-time scaling algorithm, as four callbacks of the runtime.
+    """A test-time scaling algorithm, written as four callbacks of the runtime.
 
-    The runtime calls `init` with the initial states when the agent is spawned. Then, and after every
-    `commit`, it asks `fire` what to do. It fires the states that it is told to, all concurrently, and hands
-    every state that results to `commit`. The run ends when nothing is in flight and `fire` wants nothing.
-    Agent code does not know that any of this happens.
+    The runtime calls `init` with the initial states when the agent starts. Then, and after every `commit`, it
+    calls `fire` for decisions. It fires the chosen states concurrently and passes every resulting state to
+    `commit`. The run ends when nothing is in flight and `fire` returns no decisions. Agent code does not notice
+    any of this.
 
-    A state whose operation waits for another agent sleeps. It is fired like any other: the runtime keeps the
-    firing back until the other agent yields or ends, tells `wake`, and goes on. To a supervisor, sleep is a
-    call that takes long.
+    A state whose operation waits for another agent is sleeping. A supervisor fires it like any other state: the
+    runtime holds the firing until the other agent yields or ends, calls `wake`, and continues. To a supervisor,
+    a sleeping state is a call that takes long.
 
-    Two rules for authors. The runtime works on a deep copy of the instance that it is given, so an instance
-    holds the settings of all runs and the books of none until `init`. And states are committed in the order
-    in which the model happens to answer: for runs that can be repeated, let decisions depend on the set of
-    states committed (sorted by `path`, say), never on the order in which they came.
+    Two rules for authors. First, the runtime works on a deep copy of the given instance, so before `init` an
+    instance holds settings only and no data of a run. Second, the runtime commits states in the order in which
+    answers arrive. To make runs reproducible, let decisions depend on the set of committed states (for example
+    sorted by `path`), never on the order of their arrival.
     """
 
     def check(self, graph: FlowGraph) -> None:  # noqa: B027
@@ -43,27 +43,34 @@ class Supervisor(ABC):
 
     @abstractmethod
     def init(self, states: Sequence[State]) -> None:
-        """The agent was spawned; these are its initial states, already at their first call or at the end. They
-        have no parent."""
+        """Begin a run with these initial states, which have no parent.
+
+        Each has already run up to its first operation, or to its end.
+        """
 
     @abstractmethod
     def fire(self) -> Iterable[Decision]:
-        """Which states to fire now, which to give up, and which agents to ask."""
+        """Return which states to fire now, which states to drop, and which agents to ask."""
 
     @abstractmethod
     def commit(self, state: State) -> None:
-        """A transition finished and led to `state`, which may be waiting, final or dead; or an agent that was
-        asked ended in it."""
+        """Receive a new state, which may be waiting, final or dead.
+
+        It is the result of a transition, or of an agent that this supervisor asked (see `Ask`).
+        """
 
     def wake(self, state: State) -> None:  # noqa: B027
-        """What `state` slept on has happened: another agent yielded or ended.
+        """Learn that the agent that `state` was waiting for has yielded or ended.
 
-        Information only: a firing that was kept back goes on by itself.
+        For information only: the runtime continues the firing by itself.
         """
 
     def __repr__(self) -> str:
-        """The settings: what `__init__` takes and the instance keeps by the same name. Numbers always show,
-        since they say how large a search is, other settings only where they differ from the default."""
+        """Show the settings: parameters of `__init__` that the instance keeps under the same name.
+
+        Numbers are always shown, because they determine the size of a search; other settings only if they
+        differ from their default.
+        """
         shown = [
             f"{name}={show_setting(value)}"
             for name, parameter in inspect.signature(type(self)).parameters.items()
@@ -74,7 +81,7 @@ class Supervisor(ABC):
 
 
 def show_setting(value: object) -> str:
-    """A setting, the same in every process: without the address of a function."""
+    """Return the text of a setting. It is the same in every process: it has no function addresses."""
     if inspect.isroutine(value):
         return f"{value.__module__}.{value.__qualname__}"
     return repr(value)
@@ -82,7 +89,7 @@ def show_setting(value: object) -> str:
 
 @runtime_checkable
 class SearchedAgent(AgentContract, Protocol):
-    """An agent, as those see it who search it."""
+    """An agent, with what a search needs of it."""
 
     @property
     def program(self) -> Program: ...

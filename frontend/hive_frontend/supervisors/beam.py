@@ -7,26 +7,28 @@ from dataclasses import dataclass, field
 
 from hive_frontend.compiler.flow_graph import FlowGraph
 from hive_frontend.operations.identity import Path
-from hive_frontend.supervisors.searcher import Books, Searcher, lineage
+from hive_frontend.supervisors.searcher import Searcher, SearchProgress, lineage
 from hive_frontend.supervisors.settings import Check
 from hive_frontend.supervisors.state import Decision, Drop, Fire, State, by_promise
 
 
 @dataclass
-class BeamBooks(Books):
+class BeamProgress(SearchProgress):
     results: list[State] = field(default_factory=list)
 
 
-class Beam(Searcher[BeamBooks]):
-    """Keeps the `width` best of all expansions of a generation, and fires each `expand` times.
+class Beam(Searcher[BeamProgress]):
+    """Beam search: keep the `width` best states of each generation, and expand each by `expand` samples.
 
-    A generation is the states called `at` that are their way's n-th, however long the ways are; states with other
-    names are fired once as soon as they are there. `cumulative` ranks by the sum of the scores at all
-    visits of `at` on the way, the state's own included, and otherwise by its own score alone; ways without any
-    score come last.
+    `width` is the beam width, `expand` the branching factor. Generation n consists of the states named `at` that
+    are the n-th state of that name on their branch, whatever the length of the branch. States with other names
+    are fired once, as soon as they are reached.
 
-    Results compete with the states of every generation for the places in the beam, by the same measure. The
-    search ends when results hold all places, or when no state is left.
+    With `cumulative`, states are ranked by the sum of the scores at all states named `at` on their branch,
+    including their own; otherwise by their own score only. Branches without any score rank last.
+
+    Results compete for places in the beam with the states of every generation, by the same ranking. The search
+    ends when results fill the beam, or when no state is left.
 
     Xie et al.: Self-Evaluation Guided Beam Search for Reasoning, 2023.
     """
@@ -41,16 +43,16 @@ class Beam(Searcher[BeamBooks]):
     def check(self, graph: FlowGraph) -> None:
         Check(self).known(graph, "at", self.at)
 
-    def begin(self) -> BeamBooks:
-        return BeamBooks()
+    def begin(self) -> BeamProgress:
+        return BeamProgress()
 
     def go_on(self, state: State) -> Fire | None:
         return None if state.name == self.at else Fire(state)
 
-    def decide(self, books: BeamBooks, arrived: list[State]) -> Sequence[Decision]:
-        books.results += [state for state in arrived if state.kind == "final"]
+    def decide(self, progress: BeamProgress, arrived: list[State]) -> Sequence[Decision]:
+        progress.results += [state for state in arrived if state.kind == "final"]
         generation = sorted((state for state in arrived if state.kind == "waiting"), key=self._rank)
-        beam = {state.path for state in sorted(generation + books.results, key=self._rank)[: self.width]}
+        beam = {state.path for state in sorted(generation + progress.results, key=self._rank)[: self.width]}
         return [Fire(state, times=self.expand) if state.path in beam else Drop(state) for state in generation]
 
     def _rank(self, state: State) -> tuple[float, Path]:

@@ -1,4 +1,4 @@
-"""Best-of-n: the whole agent several times."""
+"""Best-of-n: run the whole agent n times, keep the best result."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hive_frontend.compiler.flow_graph import FlowGraph
-from hive_frontend.supervisors.searcher import Books, Searcher
+from hive_frontend.supervisors.searcher import Searcher, SearchProgress
 from hive_frontend.supervisors.settings import Check
 from hive_frontend.supervisors.state import Decision, Fire, State
 
 
 @dataclass
-class SampleBooks(Books):
+class BestOfNProgress(SearchProgress):
     sources: list[State] = field(default_factory=list)
     """The states that samples are drawn from."""
     drawn: int = 0
+    """Samples drawn so far from each source."""
     best: float = float("-inf")
 
 
-class BestOfN(Searcher[SampleBooks]):
-    """Runs the agent `n` times; the result with the best score wins.
+class BestOfN(Searcher[BestOfNProgress]):
+    """Best-of-n sampling: run the agent `n` times; the result with the best score wins.
 
-    The first state, or the first one called `at`, is fired `n` times, every other state once. All samples run
-    at once, unless `enough` is given: then they come in batches of `batch`, and the last batch is the one in
-    which a result scored at least `enough`. (Between batches, because which sample of a batch is there first is
-    a matter of luck.)
+    The first state, or the first one named `at`, is fired `n` times, every other state once. All samples run
+    concurrently, unless `enough` is given: then they run in batches of `batch`, and sampling stops after the
+    first batch with a result that scores at least `enough`. The check is between batches, so the outcome does not
+    depend on which sample of a batch finishes first.
 
     Stiennon et al.: Learning to Summarize from Human Feedback, 2020; Cobbe et al.: Training Verifiers to Solve
     Math Word Problems, 2021.
@@ -40,14 +41,16 @@ class BestOfN(Searcher[SampleBooks]):
         self.enough = check.optional(check.number, "enough", enough)
         self.batch = check.optional(check.count, "batch", batch)
         if (enough is None) != (batch is None):
-            raise check.error("enough and batch go together: enough is looked at after each batch of samples")
+            raise check.error(
+                "enough and batch go together: enough is checked after each batch; set both or none"
+            )
 
     def check(self, graph: FlowGraph) -> None:
         if self.at is not None:
             Check(self).known(graph, "at", self.at)
 
-    def begin(self) -> SampleBooks:
-        return SampleBooks()
+    def begin(self) -> BestOfNProgress:
+        return BestOfNProgress()
 
     def go_on(self, state: State) -> Fire | None:
         first = (
@@ -55,15 +58,15 @@ class BestOfN(Searcher[SampleBooks]):
         )
         return None if first else Fire(state)
 
-    def decide(self, books: SampleBooks, arrived: list[State]) -> Sequence[Decision]:
-        books.sources += [state for state in arrived if state.kind == "waiting"]
+    def decide(self, progress: BestOfNProgress, arrived: list[State]) -> Sequence[Decision]:
+        progress.sources += [state for state in arrived if state.kind == "waiting"]
         for state in arrived:
             if state.kind == "final" and state.score is not None:
-                books.best = max(books.best, state.score)
-        if self.enough is not None and books.best >= self.enough:
+                progress.best = max(progress.best, state.score)
+        if self.enough is not None and progress.best >= self.enough:
             return []
-        times = min(self.batch or self.n, self.n - books.drawn)
+        times = min(self.batch or self.n, self.n - progress.drawn)
         if not times:
             return []
-        books.drawn += times
-        return [Fire(state, times=times, last=books.drawn == self.n) for state in books.sources]
+        progress.drawn += times
+        return [Fire(state, times=times, last=progress.drawn == self.n) for state in progress.sources]

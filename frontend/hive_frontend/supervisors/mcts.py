@@ -10,70 +10,78 @@ from typing import Any, Literal
 
 from hive_frontend.compiler.flow_graph import FlowGraph
 from hive_frontend.operations.identity import Path
-from hive_frontend.supervisors.searcher import Books, Searcher, lineage
+from hive_frontend.supervisors.searcher import Searcher, SearchProgress, lineage
 from hive_frontend.supervisors.settings import Check
 from hive_frontend.supervisors.state import Decision, Fire, State
 
 
 @dataclass
 class Node:
-    """A state of the search tree, with what simulations through it were worth."""
+    """A node of the search tree, with the statistics of the simulations through it."""
 
     state: State | None = None
-    """None for the node above the initial states."""
+    """None for the root, the parent of the initial states."""
     children: dict[Path, Node] = field(default_factory=dict)
     visits: int = 0
-    """Simulations that went through here."""
+    """Finished simulations through this node."""
     failures: int = 0
-    """Those without a reward."""
+    """Finished simulations through this node that gave no reward."""
     rewards: float = 0.0
-    """Sum of the rewards of the others."""
+    """Sum of the rewards of the other finished simulations."""
     pending: int = 0
-    """Simulations through here that are in flight: virtual losses."""
+    """Simulations through this node that are in flight (virtual loss)."""
     firings: int = 0
-    """Those of them that fire this very state."""
+    """Simulations in flight that expand this node itself."""
 
 
 @dataclass
-class MonteCarloBooks(Books):
+class MCTSProgress(SearchProgress):
     root: Node = field(default_factory=Node)
     simulations: int = 0
-    """Begun so far."""
-    in_flight_trails: list[list[Node]] = field(default_factory=list)
+    """Simulations started so far."""
+    in_flight_paths: list[list[Node]] = field(default_factory=list)
+    """Per simulation in flight, its nodes from the root to the expanded one."""
     lowest: float = math.inf
-    """Least reward seen."""
+    """Lowest reward so far."""
     highest: float = -math.inf
+    """Highest reward so far."""
     reached: int = 0
-    """Results that reached the target."""
+    """Results with a reward of at least the target."""
 
 
-class MCTS(Searcher[MonteCarloBooks]):
-    """Monte Carlo tree search by UCT: the states called `branch_at` are the tree, and good ones are fired again.
+class MCTS(Searcher[MCTSProgress]):
+    """Monte Carlo tree search with UCT over the states named `branch_at`, which are the nodes of the tree.
 
-    One simulation goes down from the root, always to the child with the highest upper confidence bound: its mean
-    reward, scaled to [0, 1] by the least and the highest reward seen, plus `exploration` times the square root of
-    ln(visits of the parent) / visits. The first state on the way that has fewer than `branching` children is
-    fired once more, which is what makes a new child. From there the rollout fires every state once. With
-    `rollout="to_end"` it goes on to a result or a dead end, and the states to branch at that it passes become
-    nodes of the tree; with `rollout="value"` it stops at the next state to branch at and takes that one's word
-    for it, so that a short search may end without any result. The reward then counts for every node on the way.
+    Each simulation has four steps:
 
-    A state is worth `reward(state)`, by default its score. A dead end, and what has no score or -inf, is worth as
-    little as the worst seen. A simulation that goes down to a result or dead end again counts without firing.
+    - Selection: starting at the root, go to the child with the highest upper confidence bound. The bound is the
+      child's mean reward, scaled to [0, 1] by the lowest and the highest reward so far, plus `exploration` times
+      the square root of ln(visits of the parent) / visits of the child. Selection stops at the first node that
+      may have another child: by default one with fewer than `branching` children.
+    - Expansion: fire the state of that node once more, which makes a new child.
+    - Rollout: fire every following state once. With `rollout="to_end"`, continue to a result or a dead end; states
+      named `branch_at` on the way become nodes too. With `rollout="value"`, stop at the next state named
+      `branch_at` and use its reward as the estimate; a short search may then end without any result.
+    - Backpropagation: add the reward to every node on the path.
 
-    `widening=(k, alpha)` lets the number of children grow with the number of visits, as k * visits^alpha (at
-    least 1); `branching` then bounds it, if given.
+    The reward of a state is `reward(state)`, by default its score. Dead ends, and states without a score or with
+    -inf, count as the lowest reward so far. A simulation that selects a result or a dead end again fires nothing and
+    backpropagates its reward once more.
 
-    `workers` simulations run at once. So that they do not all go the same way, each that is in flight counts as
-    a simulation without a reward (virtual loss); a round is shorter where everything worth trying is in flight.
-    Rewards are counted when all of a round are there, so the search does not depend on which came first.
+    `widening=(k, alpha)` turns on progressive widening: a node with n visits may have k * n^alpha children, but at
+    least 1. `branching`, if given, is then the upper limit.
 
-    The search ends after `simulations`, or in the round in which `limit` results have a reward of at least
-    `target`.
+    `workers` simulations run concurrently, as one round. Each simulation in flight counts as a visit without a
+    reward (virtual loss), which makes the others select different paths. A round has fewer simulations if all
+    allowed expansions are in flight. Backpropagation waits for the whole round, so the search does not depend on
+    which simulation finishes first.
 
-    Kocsis, Szepesvári: Bandit Based Monte-Carlo Planning, 2006. Widening: Coulom: Computing Elo Ratings of Move
-    Patterns in the Game of Go, 2007. Virtual loss: Chaslot, Winands, van den Herik: Parallel Monte-Carlo Tree
-    Search, 2008.
+    The search ends after `simulations` simulations, or after the round in which `limit` results have reached a
+    reward of at least `target`.
+
+    UCT: Kocsis, Szepesvári: Bandit Based Monte-Carlo Planning, 2006. Progressive widening: Coulom: Computing Elo
+    Ratings of Move Patterns in the Game of Go, 2007. Virtual loss: Chaslot, Winands, van den Herik: Parallel
+    Monte-Carlo Tree Search, 2008.
     """
 
     def __init__(
@@ -107,8 +115,8 @@ class MCTS(Searcher[MonteCarloBooks]):
     def check(self, graph: FlowGraph) -> None:
         Check(self).known(graph, "branch_at", *self.branch_at)
 
-    def begin(self) -> MonteCarloBooks:
-        return MonteCarloBooks()
+    def begin(self) -> MCTSProgress:
+        return MCTSProgress()
 
     def go_on(self, state: State) -> Fire | None:
         if state.name not in self.branch_at:
@@ -116,43 +124,43 @@ class MCTS(Searcher[MonteCarloBooks]):
         is_root = sum(state.visits.get(name, 0) for name in self.branch_at) == 1
         return None if is_root or self.rollout == "value" else Fire(state, last=self.branching == 1)
 
-    def decide(self, books: MonteCarloBooks, arrived: list[State]) -> Sequence[Decision]:
-        for finished in books.in_flight_trails:
+    def decide(self, progress: MCTSProgress, arrived: list[State]) -> Sequence[Decision]:
+        for finished in progress.in_flight_paths:
             finished[-1].firings = 0
             for node in finished:
                 node.pending = 0
-        books.in_flight_trails = []
+        progress.in_flight_paths = []
         for arrival in arrived:
-            self._grow(books, arrival)
-        if books.reached >= self.limit:
+            self._add(progress, arrival)
+        if progress.reached >= self.limit:
             return []
         decisions: list[Decision] = []
-        while books.simulations < self.simulations and len(decisions) < self.workers:
-            trail = self._descend(books)
-            state = trail[-1].state
-            if state is None or (state.kind == "waiting" and not self._may_grow(trail[-1])):
-                break  # All children that it may have are in flight.
-            books.simulations += 1
+        while progress.simulations < self.simulations and len(decisions) < self.workers:
+            path = self._select(progress)
+            state = path[-1].state
+            if state is None or (state.kind == "waiting" and not self._may_grow(path[-1])):
+                break  # All expansions that are allowed now are in flight.
+            progress.simulations += 1
             if state.kind == "waiting":
-                decisions.append(self._expand(books, trail, state))
+                decisions.append(self._expand(progress, path, state))
             else:
-                self._count(books, trail, self._reward(state))
+                self._backpropagate(progress, path, self._reward(state))
         return decisions
 
-    def _grow(self, books: MonteCarloBooks, state: State) -> None:
-        """Enter what a simulation led to, or an initial state."""
-        trail = [books.root]
-        for on_the_way in lineage(state):
-            if on_the_way is state or on_the_way.name in self.branch_at:
-                trail.append(trail[-1].children.setdefault(on_the_way.path, Node(on_the_way)))
-        is_initial = len(trail) == 2
+    def _add(self, progress: MCTSProgress, state: State) -> None:
+        """Add the last state of a simulation, or an initial state, to the tree."""
+        path = [progress.root]
+        for ancestor in lineage(state):
+            if ancestor is state or ancestor.name in self.branch_at:
+                path.append(path[-1].children.setdefault(ancestor.path, Node(ancestor)))
+        is_initial = len(path) == 2
         if is_initial and state.kind == "waiting":
             return
         reward = self._reward(state)
         if state.kind == "final" and self.target is not None and reward is not None:
-            books.reached += reward >= self.target
+            progress.reached += reward >= self.target
         if not is_initial:
-            self._count(books, trail, reward)
+            self._backpropagate(progress, path, reward)
 
     def _reward(self, state: State) -> float | None:
         reward = None if state.kind == "dead" else self.reward(state) if self.reward else state.score
@@ -160,28 +168,28 @@ class MCTS(Searcher[MonteCarloBooks]):
             return None
         if not math.isfinite(reward):
             raise Check(self).error(
-                f"the reward of a state must be finite or -inf; that of {state!r} is {reward}"
+                f"the reward of a state must be finite or -inf; the reward of {state!r} is {reward}"
             )
         return reward
 
-    def _count(self, books: MonteCarloBooks, trail: list[Node], reward: float | None) -> None:
+    def _backpropagate(self, progress: MCTSProgress, path: list[Node], reward: float | None) -> None:
         if reward is not None:
-            books.lowest = min(books.lowest, reward)
-            books.highest = max(books.highest, reward)
-        for node in trail:
+            progress.lowest = min(progress.lowest, reward)
+            progress.highest = max(progress.highest, reward)
+        for node in path:
             node.visits += 1
             if reward is None:
                 node.failures += 1
             else:
                 node.rewards += reward
 
-    def _descend(self, books: MonteCarloBooks) -> list[Node]:
-        """The nodes from the root down to the one to simulate from."""
-        trail = [books.root]
-        while (node := trail[-1]).children and not self._may_grow(node):
-            # Children are in the order of their firings, and the first of equals is taken.
-            trail.append(max(node.children.values(), key=partial(self._bound, books, node)))
-        return trail
+    def _select(self, progress: MCTSProgress) -> list[Node]:
+        """Return the nodes from the root to the node to expand."""
+        path = [progress.root]
+        while (node := path[-1]).children and not self._may_grow(node):
+            # Children are in the order of their firings; ties go to the first.
+            path.append(max(node.children.values(), key=partial(self._upper_bound, progress, node)))
+        return path
 
     def _may_grow(self, node: Node) -> bool:
         return (
@@ -197,23 +205,25 @@ class MCTS(Searcher[MonteCarloBooks]):
             capacity = min(capacity, max(1, math.floor(k * node.visits**alpha)))
         return capacity
 
-    def _bound(self, books: MonteCarloBooks, parent: Node, child: Node) -> float:
+    def _upper_bound(self, progress: MCTSProgress, parent: Node, child: Node) -> float:
         visits = child.visits + child.pending
         if not visits:
             return math.inf
         rewarded = child.visits - child.failures
-        spread = books.highest - books.lowest
-        scaled = (child.rewards - books.lowest * rewarded) / spread if rewarded and spread > 0 else rewarded
+        spread = progress.highest - progress.lowest
+        scaled = (
+            (child.rewards - progress.lowest * rewarded) / spread if rewarded and spread > 0 else rewarded
+        )
         return scaled / visits + self.exploration * math.sqrt(
             math.log(parent.visits + parent.pending) / visits
         )
 
-    def _expand(self, books: MonteCarloBooks, trail: list[Node], state: State) -> Fire:
-        books.in_flight_trails.append(trail)
-        trail[-1].firings += 1
-        for node in trail:
+    def _expand(self, progress: MCTSProgress, path: list[Node], state: State) -> Fire:
+        progress.in_flight_paths.append(path)
+        path[-1].firings += 1
+        for node in path:
             node.pending += 1
-        return Fire(state, last=len(trail[-1].children) + trail[-1].firings == self.branching)
+        return Fire(state, last=len(path[-1].children) + path[-1].firings == self.branching)
 
 
 def _widening(check: Check) -> Callable[[str, Any], tuple[float, float]]:

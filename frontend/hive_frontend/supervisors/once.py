@@ -9,7 +9,7 @@ from hive_frontend.supervisors.state import Decision, Fire, State
 
 
 class Once(Supervisor):
-    """Fires every state once: the agent runs as it would as an ordinary coroutine."""
+    """Fire every state once: the agent runs like an ordinary coroutine. The default."""
 
     def __init__(self) -> None:
         self._ready: list[State] = []

@@ -1,7 +1,7 @@
-'''Supervisors as plain functions: what is known goes in, decisions come out.
+'''Supervisors as stateless algorithms: the progress of the search goes in, decisions come out.
 
-    class Halving(Searcher[Books]):
-        """Successive halving: many starts, of which the better half is looked at again and again.
+    class Halving(Searcher[SearchProgress]):
+        """Successive halving: draw many first samples; in each round, continue only the better half.
 
         Karnin, Koren, Somekh: Almost Optimal Exploration in Multi-Armed Bandits, 2013.
         """
@@ -10,22 +10,22 @@
             self.at = at
             self.starts = starts
 
-        def begin(self) -> Books:
-            return Books()
+        def begin(self) -> SearchProgress:
+            return SearchProgress()
 
         def go_on(self, state: State) -> Fire | None:
             return None if state.name == self.at else Fire(state)
 
-        def decide(self, books: Books, arrived: list[State]) -> Sequence[Decision]:
+        def decide(self, progress: SearchProgress, arrived: list[State]) -> Sequence[Decision]:
             ranked = sorted((state for state in arrived if state.kind == "waiting"), key=by_promise)
             if ranked and ranked[0].visits[self.at] == 1:
                 return [Fire(state, times=self.starts) for state in ranked]
             half = (len(ranked) + 1) // 2
             return [Fire(state) if rank < half else Drop(state) for rank, state in enumerate(ranked)]
 
-The search goes in rounds. Within one, `go_on` sends states on that the algorithm does not care about. When all
-that was fired has come to a stop, `decide` gets everything that `arrived` since the last round, sorted, and opens
-the next round. That is the reason why a search does not depend on who answers first, and needs no care for it.
+A search runs in rounds. Within a round, `go_on` fires states on which the algorithm makes no decision. When nothing is
+in flight any more, `decide` receives all states that `arrived` in the round, sorted, and starts the next round.
+Decisions therefore never depend on which answer arrives first.
 '''
 
 from __future__ import annotations
@@ -42,109 +42,112 @@ from hive_frontend.supervisors.state import Ask, Decision, Drop, Fire, State
 
 
 @dataclass
-class Books:
-    """What one run of a search knows. An algorithm that remembers something adds fields in a subclass."""
+class SearchProgress:
+    """The progress of one search: its frontier and what is in flight.
 
-    going: list[Fire] = field(default_factory=list)
-    """What `go_on` sends on; not handed out yet."""
-    arrived: list[State] = field(default_factory=list)
-    """What has come to a stop in this round."""
-    open: dict[Path, State] = field(default_factory=dict)
-    """States that can still be fired."""
-    in_flight: int = 0
-    """Firings and questions without an answer so far."""
-    over: bool = False
-
-
-B = TypeVar("B", bound=Books)
-
-
-class Searcher(Supervisor, Generic[B]):
-    """A supervisor written as a stateless algorithm.
-
-    The instance holds settings and never changes; what a run learns is in the books that `begin` opens. `ask`
-    and `tell` work on books alone, so an algorithm can be tried out without a runtime.
+    An algorithm that has to remember more adds fields in a subclass.
     """
 
-    _books: B
+    ready: list[Fire] = field(default_factory=list)
+    """Firings that `go_on` chose and that the runtime has not received yet."""
+    arrived: list[State] = field(default_factory=list)
+    """States that stopped in this round, for the next `decide`."""
+    open: dict[Path, State] = field(default_factory=dict)
+    """The frontier: states that can still be fired."""
+    in_flight: int = 0
+    """Firings and questions to other agents that have no answer yet."""
+    over: bool = False
+    """Whether the last round was decided."""
+
+
+P = TypeVar("P", bound=SearchProgress)
+
+
+class Searcher(Supervisor, Generic[P]):
+    """A supervisor written as a stateless algorithm with an ask-tell interface.
+
+    The instance holds settings and never changes. Everything that a run learns is in the progress that `begin`
+    returns. `ask` and `tell` work on that progress only, so an algorithm can be tested without a runtime.
+    """
+
+    _progress: P
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Runs share the settings, which never change, and have books of their own."""
+        """Return a shallow copy: runs share the settings, which never change; each has its own progress."""
         return copy.copy(self)
 
     @abstractmethod
-    def begin(self) -> B:
-        """The books of a new search."""
+    def begin(self) -> P:
+        """Return the progress of a new search."""
 
     @abstractmethod
     def go_on(self, state: State) -> Fire | None:
-        """How to fire a waiting state as soon as it is there; None if it waits for the end of the round.
+        """Return how to fire a waiting state at once, or None to keep it for `decide`.
 
-        It must depend on the state alone.
+        The answer must depend on the state only.
         """
 
     @abstractmethod
-    def decide(self, books: B, arrived: list[State]) -> Sequence[Decision]:
-        """Open the next round. Nothing is in flight.
+    def decide(self, progress: P, arrived: list[State]) -> Sequence[Decision]:
+        """Start the next round: return what to fire, drop and ask. Nothing is in flight at this point.
 
-        `arrived` has every waiting state that `go_on` stopped in the last round, every final and every dead
-        one, and every answer that was asked for, in the order of their paths; in the first round, the initial
-        states or what they led to. A round that neither fires nor asks is the last one: what can still be fired
-        is dropped.
+        `arrived` has the states of the last round, sorted by path: waiting states for which `go_on` returned
+        None, final and dead states, and answers to `Ask`. In the first round these are the initial states, or
+        their successors. A round with neither `Fire` nor `Ask` is the last; the remaining open states are dropped.
         """
 
-    def ask(self, books: B) -> list[Decision]:
-        """What to do now."""
-        if not books.going and (books.in_flight or books.over):
+    def ask(self, progress: P) -> list[Decision]:
+        """Return the decisions that are due now."""
+        if not progress.ready and (progress.in_flight or progress.over):
             return []
         decisions: list[Decision] = []
-        if books.going:
-            decisions += books.going
-            books.going = []
+        if progress.ready:
+            decisions += progress.ready
+            progress.ready = []
         else:
-            arrived, books.arrived = sorted(books.arrived, key=lambda state: state.path), []
-            decisions += self.decide(books, arrived)
-            books.over = all(isinstance(decision, Drop) for decision in decisions)
+            arrived, progress.arrived = sorted(progress.arrived, key=lambda state: state.path), []
+            decisions += self.decide(progress, arrived)
+            progress.over = all(isinstance(decision, Drop) for decision in decisions)
         for decision in decisions:
             if isinstance(decision, Fire):
-                books.in_flight += decision.times
+                progress.in_flight += decision.times
             elif isinstance(decision, Ask):
-                books.in_flight += 1
+                progress.in_flight += 1
             if isinstance(decision, Drop) or (isinstance(decision, Fire) and decision.last):
-                books.open.pop(decision.state.path, None)
-        if books.over:
-            decisions += [Drop(state) for _, state in sorted(books.open.items())]
-            books.open.clear()
+                progress.open.pop(decision.state.path, None)
+        if progress.over:
+            decisions += [Drop(state) for _, state in sorted(progress.open.items())]
+            progress.open.clear()
         return decisions
 
-    def tell(self, books: B, state: State) -> None:
-        """Take in a state that was fired for, or an answer that was asked for."""
-        books.in_flight -= 1
-        going = None
+    def tell(self, progress: P, state: State) -> None:
+        """Record a new state, or the answer to an `Ask`."""
+        progress.in_flight -= 1
+        firing = None
         if state.kind == "waiting":
-            books.open[state.path] = state
-            going = self.go_on(state)
-        if going is None:
-            books.arrived.append(state)
+            progress.open[state.path] = state
+            firing = self.go_on(state)
+        if firing is None:
+            progress.arrived.append(state)
         else:
-            books.going.append(going)
+            progress.ready.append(firing)
 
     def init(self, states: Sequence[State]) -> None:
-        self._books = self.begin()
-        self._books.in_flight = len(states)
+        self._progress = self.begin()
+        self._progress.in_flight = len(states)
         for state in states:
-            self.tell(self._books, state)
+            self.tell(self._progress, state)
 
     def fire(self) -> Iterable[Decision]:
-        return self.ask(self._books)
+        return self.ask(self._progress)
 
     def commit(self, state: State) -> None:
-        self.tell(self._books, state)
+        self.tell(self._progress, state)
 
 
 def lineage(state: State) -> list[State]:
-    """The states on the way to `state`: from the initial one to itself."""
-    way = [state]
-    while (parent := way[-1].parent) is not None:
-        way.append(parent)
-    return way[::-1]
+    """Return the branch of `state`: the states from the initial one to `state` itself."""
+    branch = [state]
+    while (parent := branch[-1].parent) is not None:
+        branch.append(parent)
+    return branch[::-1]

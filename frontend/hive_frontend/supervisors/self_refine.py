@@ -1,4 +1,4 @@
-"""Self-Refine: go on from what is better than before."""
+"""Self-Refine: refine a draft again and again, and keep only improvements."""
 
 from __future__ import annotations
 
@@ -6,31 +6,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hive_frontend.compiler.flow_graph import FlowGraph
-from hive_frontend.supervisors.searcher import Books, Searcher
+from hive_frontend.supervisors.searcher import Searcher, SearchProgress
 from hive_frontend.supervisors.settings import Check
 from hive_frontend.supervisors.state import Decision, Drop, Fire, State, by_promise
 
 
 @dataclass
-class RefineBooks(Books):
+class SelfRefineProgress(SearchProgress):
     parent: State | None = None
-    """What is being refined."""
+    """The state that is being refined."""
     children: list[State] = field(default_factory=list)
-    """What came of it so far; once the search settles, what it can still settle for, best first."""
+    """Its refinements so far, best first; while finishing, the states to finish from."""
     retries: int = 0
-    settling: bool = False
+    """Times that `parent` was fired again without an improvement."""
+    finishing: bool = False
+    """Whether refinement is over and the best state runs on to its result."""
 
 
-class SelfRefine(Searcher[RefineBooks]):
-    """Draws `samples` refinements at each state called `at`, and goes on from the best if it is an improvement.
+class SelfRefine(Searcher[SelfRefineProgress]):
+    """Self-refine: draw `samples` refinements of a state named `at`; continue from the best one if it is better.
 
-    A refinement is judged by the score that it has at its next visit of `at`, or as a result: it is an
-    improvement if that is higher than the score of the state that was refined (or if that had none). The others
-    are given up. Where nothing improves, the same state is fired again, up to `patience` times.
+    A refinement has the score of the next state named `at` on its branch, or of its result. It is an improvement
+    if that score is higher than the score of the refined state, or if the refined state has no score. All other
+    refinements are dropped. If none is an improvement, the same state is fired again, up to `patience` times.
 
-    After that, or when a state at `at` scores at least `target`, the search settles for the best that it has
-    there and runs it straight on to its result; should it die on the way, for the next best. Every state is then
-    fired once. A result that is an improvement ends the search as well.
+    Refinement ends when `patience` is used up, or when a state named `at` scores at least `target`. The best state
+    then runs on to its result, every state being fired once; if it dies, the next best runs. A result that is an
+    improvement ends the search, too.
 
     Madaan et al.: Self-Refine: Iterative Refinement with Self-Feedback, 2023.
     """
@@ -45,45 +47,45 @@ class SelfRefine(Searcher[RefineBooks]):
     def check(self, graph: FlowGraph) -> None:
         Check(self).known(graph, "at", self.at)
 
-    def begin(self) -> RefineBooks:
-        return RefineBooks()
+    def begin(self) -> SelfRefineProgress:
+        return SelfRefineProgress()
 
     def go_on(self, state: State) -> Fire | None:
         return None if state.name == self.at else Fire(state)
 
-    def decide(self, books: RefineBooks, arrived: list[State]) -> Sequence[Decision]:
+    def decide(self, progress: SelfRefineProgress, arrived: list[State]) -> Sequence[Decision]:
         alive = [state for state in arrived if state.kind != "dead"]
-        if books.settling:
-            return self._settle(books, alive)
-        books.children = sorted(books.children + alive, key=by_promise)
-        if books.children and _is_better(books.children[0], books.parent):
-            return self._refine(books)
-        if books.parent is not None and books.retries < self.patience:
-            books.retries += 1
-            return [self._draw(books, books.parent)]
-        return self._settle(books, [])
+        if progress.finishing:
+            return self._finish(progress, alive)
+        progress.children = sorted(progress.children + alive, key=by_promise)
+        if progress.children and _is_better(progress.children[0], progress.parent):
+            return self._refine(progress)
+        if progress.parent is not None and progress.retries < self.patience:
+            progress.retries += 1
+            return [self._draw(progress, progress.parent)]
+        return self._finish(progress, [])
 
-    def _refine(self, books: RefineBooks) -> list[Decision]:
-        best, *others = books.children
+    def _refine(self, progress: SelfRefineProgress) -> list[Decision]:
+        best, *others = progress.children
         if best.kind == "final" or (
             self.target is not None and best.score is not None and best.score >= self.target
         ):
-            return self._settle(books, [])
+            return self._finish(progress, [])
         given_up = [state for state in others if state.kind == "waiting"]
-        if books.parent is not None and books.parent.path in books.open:
-            given_up.append(books.parent)
-        books.parent, books.children, books.retries = best, [], 0
-        return [*(Drop(state) for state in given_up), self._draw(books, best)]
+        if progress.parent is not None and progress.parent.path in progress.open:
+            given_up.append(progress.parent)
+        progress.parent, progress.children, progress.retries = best, [], 0
+        return [*(Drop(state) for state in given_up), self._draw(progress, best)]
 
-    def _draw(self, books: RefineBooks, state: State) -> Fire:
-        return Fire(state, times=self.samples, last=books.retries == self.patience)
+    def _draw(self, progress: SelfRefineProgress, state: State) -> Fire:
+        return Fire(state, times=self.samples, last=progress.retries == self.patience)
 
-    def _settle(self, books: RefineBooks, alive: list[State]) -> list[Decision]:
-        books.settling = True
-        books.children = alive + books.children
-        if not books.children or books.children[0].kind == "final":
+    def _finish(self, progress: SelfRefineProgress, alive: list[State]) -> list[Decision]:
+        progress.finishing = True
+        progress.children = alive + progress.children
+        if not progress.children or progress.children[0].kind == "final":
             return []
-        return [Fire(books.children.pop(0))]
+        return [Fire(progress.children.pop(0))]
 
 
 def _is_better(child: State, parent: State | None) -> bool:

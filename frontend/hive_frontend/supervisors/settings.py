@@ -1,4 +1,4 @@
-"""The rules that the settings of supervisors keep, and their error messages."""
+"""Validation of the settings of supervisors, and the error messages."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ T = TypeVar("T")
 class Check:
     """Checks the settings of one supervisor.
 
-    Every method gives the setting back in its final form, or raises a `SupervisorError` that names the
-    supervisor, the setting and its rule.
+    Every method returns the setting in its final form, or raises a `SupervisorError` that names the supervisor,
+    the setting and the rule.
     """
 
     def __init__(self, owner: object) -> None:
         self._owner = type(owner).__name__
 
     def error(self, message: str) -> SupervisorError:
-        """An error about these settings, to be raised."""
+        """Return an error about these settings, for the caller to raise."""
         return SupervisorError(f"{self._owner}: {message}")
 
     def optional(self, rule: Callable[[str, Any], T], setting: str, value: Any) -> T | None:
-        """None, or what keeps `rule`."""
+        """Check None, or a value that satisfies `rule`."""
         return None if value is None else rule(setting, value)
 
     def count(self, setting: str, value: Any, least: int = 1) -> int:
-        """An integer of at least `least`."""
+        """Check an integer of at least `least`."""
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise self.error(f"{setting} must be an integer of at least {least}, not {value!r}")
         return value
 
     def number(self, setting: str, value: Any, least: float = -math.inf) -> float:
-        """A finite number of at least `least`."""
+        """Check a finite number of at least `least`."""
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.error(f"{setting} must be a number, not {value!r}")
         if not math.isfinite(value) or value < least:
@@ -46,45 +46,49 @@ class Check:
         return value
 
     def flag(self, setting: str, value: Any) -> bool:
-        """True or False."""
+        """Check True or False."""
         if not isinstance(value, bool):
             raise self.error(f"{setting} must be True or False, not {value!r}")
         return value
 
     def choice(self, setting: str, value: T, options: tuple[T, ...]) -> T:
-        """One of `options`."""
+        """Check one of `options`."""
         if value not in options:
             raise self.error(f"{setting} must be one of {', '.join(map(repr, options))}, not {value!r}")
         return value
 
     def function(self, setting: str, value: T) -> T:
-        """Something that can be called."""
+        """Check a callable."""
         if not callable(value):
             raise self.error(f"{setting} must be a function of a state, not {value!r}")
         return value
 
     def name(self, setting: str, value: Any) -> str:
-        """The name of a state."""
+        """Check the name of a state."""
         if not isinstance(value, str) or not value:
             raise self.error(f"{setting} must be the name of a state, not {value!r}")
         return value
 
     def names(self, setting: str, value: Any) -> tuple[str, ...]:
-        """The name of a state, or several of them."""
+        """Check one or more names of states; return them as a tuple."""
         if not isinstance(value, (str, Sequence)):
             raise self.error(f"{setting} must be the name of a state or a list of names, not {value!r}")
         names = (value,) if isinstance(value, str) else value
         if not names:
-            raise self.error(f"{setting} names no state to branch at")
+            raise self.error(f"{setting} is empty; give the name of at least one state to branch at")
         return tuple(self.name(setting, name) for name in names)
 
     def known(self, graph: FlowGraph, setting: str, *names: str) -> None:
-        """Every name is that of a state of the agent, if all its states are known beforehand."""
+        """Check that the agent has states of these names. Skipped if some of its states are known only at run time.
+
+        Raises:
+            SupervisorError: if the agent has no state of such a name; lists the names that it has.
+        """
         known = graph.state_names
         for name in names:
             if name not in known and not graph.open:
                 choice = f"its states are {', '.join(known)}" if known else "it has no states"
                 raise self.error(
-                    f"{setting}={name!r} names no state of agent {graph.agent!r}; {choice} "
+                    f"{setting}={name!r} is not a state of agent {graph.agent!r}; {choice} "
                     '(name a state with gen(..., name="..."))'
                 )

@@ -1,4 +1,4 @@
-"""The states of a search, each a point that one branch of a program has reached, and what is decided about them."""
+"""The states of a search, each a point on one branch of an agent, and the decisions of a supervisor about them."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ Kind = Literal["waiting", "final", "dead"]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Run another agent, to learn something about the search: let one vote, say, or judge.
+    """Run another agent to get information for the search, such as a vote or a judgement.
 
-    It runs under its own supervisor, and its states are no concern of this one. The best that it ends in, final
-    or dead, is handed to `commit` like any other state, with this object as `state.asked` (None for all states of
-    the search) and a `path` that no other state has.
+    The other agent runs under its own supervisor. Its best final state, or its best dead one if none is final, is
+    passed to `commit` like a state of the search, with this object as `state.asked` and a `path` of its own.
+    `state.asked` is None for all states of the search itself.
     """
 
     agent: AgentContract
     args: tuple[Any, ...]
     key: tuple[int, ...]
-    """Tells this from everything else that the supervisor asks, in every run the same: what is random about
-    the answer derives from the run's seed and from this."""
+    """Identifies this question among all of the supervisor's, the same in every run. The random seeds of the
+    answer derive from the run's seed and this key."""
 
 
 class State:
-    """One state of a running agent: waiting for what it awaits, final, or dead.
+    """One state of a running agent: waiting at an operation, final, or dead.
 
-    A waiting state stands right before an operation, such as a model call. Firing it performs the operation
-    and runs the agent's code up to the next one, which gives a new state; firing it again draws another
-    answer and gives another one. A spawned agent's state at a `yield` is final, too: final for the search
-    that its parent waits for.
+    A waiting state is right before an operation, such as a model call. Firing it performs the operation and runs
+    the agent's code up to the next operation, which makes a new state. Firing it again draws another answer and
+    makes another state. The state of a spawned agent at a `yield` is final, too: it ends the search that the
+    spawning agent waits for.
     """
 
     __slots__ = (
@@ -77,27 +77,27 @@ class State:
         replies: tuple[Reply, ...] = (),
     ) -> None:
         self.path = path
-        """Number of the root, then the number of each firing on the way here. Orders the states of a search
-        the same way in every run."""
+        """The number of the root, then the number of each firing on the branch. Sorting by it gives the same order
+        in every run."""
         self._id: str | None = None
         self.parent = parent
         self.score = score
-        """The last score given on the way here; higher is better."""
+        """The last score given on the branch; higher is better. None if there was none."""
         self.kind: Kind = kind
         self.waiting = waiting
-        """The suspended program. The runtime clears it when the state will not be fired any more."""
+        """The suspended program. The runtime sets it to None once the state cannot be fired any more."""
         self.value = value
         """What the agent returned (or yielded), if the state is final."""
         self.sleeping = sleeping
-        """Whether it waits for another agent rather than for a model or a tool."""
+        """Whether it waits for another agent instead of a model or a tool."""
         self.failure = failure
         """Why the branch is dead, if it is."""
         self.spent = spent
-        """Whether it is dead because a budget was spent."""
+        """Whether it is dead because a budget is spent."""
         self.replies = replies
-        """What the model answered on the way from the parent to here."""
+        """The model's answers between the parent and this state."""
         self.asked: Ask | None = None
-        """The question of the supervisor that this state is the answer to; None for states of the search."""
+        """The question of the supervisor that this state answers; None for states of the search."""
         if kind == "dead":
             self.name = FAIL
         elif waiting is None:
@@ -106,26 +106,26 @@ class State:
             self.name = YIELD if kind == "final" else waiting.point.name
         visits: Mapping[str, int] = parent.visits if parent else {}
         self.visits: dict[str, int] = {**visits, self.name: visits.get(self.name, 0) + 1}
-        """How many times each named state was reached on the way here, this time included."""
+        """How many states of each name are on the branch, this one included."""
         self.fired = 0
         """How many times the state has been fired."""
         self.unstarted = 0
-        """Firings that wait for their turn."""
+        """Firings in the queue, not started yet."""
         self.unfinished = 0
-        """Firings that have not led to a new state yet, those that wait included."""
+        """Firings that have not led to a new state yet, including those in the queue."""
         self.borrowed = parent is None
         """Whether its variables may be objects of the caller: arguments that no fork has copied yet."""
         self.closed = False
-        """Whether the supervisor has fired it for the last time, or given it up."""
+        """Whether the supervisor has fired it for the last time, or has dropped it."""
 
     @property
     def order(self) -> tuple[Path, ...]:
-        """The path in pieces, which orders states as their paths do."""
+        """The path, split into pieces; sorts states like the path itself."""
         return (self.path,)
 
     @property
     def id(self) -> str:
-        """The path in one word, as the server gets it."""
+        """The path as a string, as the server receives it."""
         if self._id is None:
             self._id = next_id(self.parent.id, self.path) if self.parent else state_id(self.path)
         return self._id
@@ -135,19 +135,19 @@ class State:
 
 
 def by_promise(state: State) -> tuple[float, Path]:
-    """Sort key: best score first, states without a score last, ties in the order of their paths.
+    """Return the sort key that puts the best score first and states without a score last; ties go by path.
 
-    Nothing in it depends on when a state was reached, so rankings are the same in every run.
+    It does not depend on when a state was reached, so rankings are the same in every run.
     """
     return (float("inf") if state.score is None else -state.score, state.path)
 
 
 @dataclass(frozen=True, slots=True)
 class Fire:
-    """Fire a state: draw `times` answers to its call, which leads to that many new states.
+    """Fire a state: draw `times` samples of its operation, each of which leads to a new state.
 
-    `last` promises that the state is not fired again, so that its variables can be let go. A state that is
-    fired once in all hands its variables on uncopied.
+    `last` promises that the state is not fired again, so its variables can be released. A state that is fired
+    only once passes its variables on without a copy.
     """
 
     state: State
@@ -157,8 +157,7 @@ class Fire:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Give a state up: it is not fired (again). Firings of it that are under way are cancelled, and lead to
-    nothing that is committed."""
+    """Prune a state: it is not fired again. Its firings in flight are cancelled; their states are not committed."""
 
     state: State
 

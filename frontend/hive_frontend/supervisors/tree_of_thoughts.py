@@ -7,43 +7,47 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hive_frontend.compiler.flow_graph import FlowGraph
-from hive_frontend.supervisors.searcher import Books, Searcher
+from hive_frontend.supervisors.searcher import Searcher, SearchProgress
 from hive_frontend.supervisors.settings import Check
 from hive_frontend.supervisors.state import Decision, Drop, Fire, State, by_promise
 from hive_frontend.supervisors.vote import Vote
 
 
 @dataclass
-class ThoughtBooks(Books):
+class TreeOfThoughtsProgress(SearchProgress):
     waiting: list[State] = field(default_factory=list)
-    """States at which to branch later; depth first, a stack."""
+    """States to expand later. With `order="dfs"`, a stack."""
     candidates: list[State] = field(default_factory=list)
-    """States that a vote is being held on."""
+    """Candidates of the vote in flight."""
     ballots: int = 0
+    """Votes held so far."""
     results: int = 0
     firings: int = 0
+    """Firings of states named `branch_at` so far."""
 
 
-class TreeOfThoughts(Searcher[ThoughtBooks]):
-    """Branches at the states called `branch_at`, and keeps the best of each generation.
+class TreeOfThoughts(Searcher[TreeOfThoughtsProgress]):
+    """Tree of Thoughts: sample several thoughts at the states named `branch_at`, and keep the best states.
 
-    States with other names are fired once as soon as they are there. States to branch at wait until no
-    branch is on its way any more. What then happens depends on `order`:
+    `branching` is the branching factor: the number of thoughts sampled at a state (k in the paper). `breadth` is
+    the number of states kept (b in the paper). States with other names are fired once, as soon as they are
+    reached. States named `branch_at` wait until nothing else is in flight. `order` is the search algorithm:
 
-    - `"bfs"`: states with the same name, reached the same number of times on their way, form a generation:
-      the `breadth` best are fired `branching` times each, the rest is given up. Several generations can only
-      wait at once when there are several names; the one with the fewest branchings behind it goes first, so
-      that stragglers catch up with the others.
-    - `"dfs"`: of the states that the last branching led to, the `breadth` best are kept, and the best of them
-      is fired `branching` times. Where that leads nowhere, the search comes back to the next best.
+    - `"bfs"`: breadth-first search. A generation is the states of one name that are the n-th state of that name on
+      their branch. The `breadth` best are fired `branching` times each, the others are dropped. Several
+      generations can wait only if `branch_at` has several names; the generation with the fewest branchings on its
+      branches is expanded first.
+    - `"dfs"`: depth-first search. Of the states that the last expansion led to, the `breadth` best are kept, and
+      the best of them is fired `branching` times. Once its subtree is exhausted, the search backtracks to the next
+      best.
 
-    `select` says which are best: `"value"` ranks by score, a `Vote` by the votes of another agent, which is
-    asked only where there is something to choose. States that score below `threshold` are given up at once;
-    those without a score are not.
+    `select` is the state evaluator: `"value"` ranks states by score, a `Vote` by the votes of another agent. A
+    vote is held only if it can make a difference. States that score below `threshold` are dropped; states without a
+    score are not.
 
-    The search ends when `limit` results are there, when the next branching would exceed the `budget` of firings
-    of states to branch at (None: no limit), or when no state is left. All of this is looked at between rounds,
-    hence never depends on which of two answers was faster.
+    The search ends when there are `limit` results, when the next expansion would exceed `budget` firings of states
+    named `branch_at` (None: no limit), or when no state is left. These conditions are checked between rounds, so
+    the outcome does not depend on which answer arrives first.
 
     Yao et al.: Tree of Thoughts: Deliberate Problem Solving with Large Language Models, 2023.
     """
@@ -75,47 +79,47 @@ class TreeOfThoughts(Searcher[ThoughtBooks]):
     def check(self, graph: FlowGraph) -> None:
         Check(self).known(graph, "branch_at", *self.branch_at)
 
-    def begin(self) -> ThoughtBooks:
-        return ThoughtBooks()
+    def begin(self) -> TreeOfThoughtsProgress:
+        return TreeOfThoughtsProgress()
 
     def go_on(self, state: State) -> Fire | None:
         return None if state.name in self.branch_at else Fire(state)
 
-    def decide(self, books: ThoughtBooks, arrived: list[State]) -> Sequence[Decision]:
-        if books.candidates and isinstance(self.select, Vote):
-            group, books.candidates = books.candidates, []
-            return self._expand(books, self.select.ranking(group, arrived))
-        books.results += sum(state.kind == "final" for state in arrived)
-        if self.limit is not None and books.results >= self.limit:
+    def decide(self, progress: TreeOfThoughtsProgress, arrived: list[State]) -> Sequence[Decision]:
+        if progress.candidates and isinstance(self.select, Vote):
+            group, progress.candidates = progress.candidates, []
+            return self._expand(progress, self.select.ranking(group, arrived))
+        progress.results += sum(state.kind == "final" for state in arrived)
+        if self.limit is not None and progress.results >= self.limit:
             return []
         stopped = [state for state in arrived if state.kind == "waiting"]
-        decisions = [Drop(state) for state in stopped if self._is_poor(state)]
-        group = [state for state in stopped if not self._is_poor(state)]
-        if self.order == "bfs" and (waiting := books.waiting + group):
-            group, books.waiting = next_generation(waiting, self.branch_at)
+        decisions = [Drop(state) for state in stopped if self._is_below_threshold(state)]
+        group = [state for state in stopped if not self._is_below_threshold(state)]
+        if self.order == "bfs" and (waiting := progress.waiting + group):
+            group, progress.waiting = next_generation(waiting, self.branch_at)
         if isinstance(self.select, Vote) and len(group) > (self.breadth if self.order == "bfs" else 1):
-            books.candidates = group
-            books.ballots += 1
-            return [*decisions, *self.select.asks(group, books.ballots)]
-        return [*decisions, *self._expand(books, sorted(group, key=by_promise))]
+            progress.candidates = group
+            progress.ballots += 1
+            return [*decisions, *self.select.asks(group, progress.ballots)]
+        return [*decisions, *self._expand(progress, sorted(group, key=by_promise))]
 
-    def _expand(self, books: ThoughtBooks, ranked: list[State]) -> Sequence[Decision]:
+    def _expand(self, progress: TreeOfThoughtsProgress, ranked: list[State]) -> Sequence[Decision]:
         keep, rest = ranked[: self.breadth], ranked[self.breadth :]
         if self.order == "dfs":
-            books.waiting += reversed(keep)
-            keep = books.waiting[-1:]
-            del books.waiting[-1:]
+            progress.waiting += reversed(keep)
+            keep = progress.waiting[-1:]
+            del progress.waiting[-1:]
         if self.budget is not None:
-            keep = keep[: (self.budget - books.firings) // self.branching]
-        books.firings += len(keep) * self.branching
+            keep = keep[: (self.budget - progress.firings) // self.branching]
+        progress.firings += len(keep) * self.branching
         return [Drop(state) for state in rest] + [Fire(state, times=self.branching) for state in keep]
 
-    def _is_poor(self, state: State) -> bool:
+    def _is_below_threshold(self, state: State) -> bool:
         return self.threshold is not None and state.score is not None and state.score < self.threshold
 
 
 def next_generation(waiting: Sequence[State], names: Sequence[str]) -> tuple[list[State], list[State]]:
-    """Split waiting states into the generation to expand next and the others."""
+    """Split the waiting states into the generation to expand next, and the others."""
 
     def order(state: State) -> tuple[int, int, int]:
         branchings = sum(state.visits.get(name, 0) for name in names)

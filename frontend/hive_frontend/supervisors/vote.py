@@ -1,4 +1,4 @@
-"""Selection by the votes of another agent."""
+"""Selection by votes of another agent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hive_frontend.supervisors.state import Ask, State
 
 @dataclass(frozen=True)
 class Vote:
-    """States are ranked by how many of `votes` runs of `agent` prefer them.
+    """Rank states by how many of `votes` runs of `agent` prefer them.
 
         @agent
         async def judge(candidates: list[str]) -> int:
@@ -25,8 +25,8 @@ class Vote:
 
         TreeOfThoughts(branch_at="propose", select=Vote(judge, votes=5))
 
-    The agent gets the texts of the candidates and returns the index of the best, counted from 0, as an integer
-    or its digits. Anything else, a dead end included, is an abstention. Ties go by path.
+    The agent receives the texts of the candidates and returns the 0-based index of the best, as an integer or as
+    its digits. Any other answer, or a dead end, is an abstention. Ties go by path.
 
     Yao et al.: Tree of Thoughts: Deliberate Problem Solving with Large Language Models, 2023, section 3,
     "Vote across states".
@@ -35,8 +35,8 @@ class Vote:
     agent: SearchedAgent
     votes: int = 5
     text: Callable[[State], str] | None = None
-    """What the agent gets to read of a state; by default all that the model answered on the way there, one
-    answer a line."""
+    """Returns the text of a state that the agent reads; by default all answers of the model on the branch, one per
+    line."""
 
     def __post_init__(self) -> None:
         check = Check(self)
@@ -46,7 +46,7 @@ class Vote:
         check.optional(check.function, "text", self.text)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Vote:
-        """Runs copy their supervisor, but the agent that votes is the same in all of them."""
+        """Return `self`: each run copies its supervisor, but all runs share the voting agent."""
         return self
 
     def __repr__(self) -> str:
@@ -54,12 +54,12 @@ class Vote:
         return f"Vote({self.agent!r}, votes={self.votes}{text})"
 
     def asks(self, candidates: Sequence[State], ballot: int) -> list[Ask]:
-        """The questions of one ballot, which has this number among the ballots of the search."""
+        """Return the questions of one ballot; `ballot` is its number in this search."""
         texts = [self._text(state) for state in candidates]
         return [Ask(self.agent, (list(texts),), (ballot, vote)) for vote in range(self.votes)]
 
     def ranking(self, candidates: Sequence[State], answers: Sequence[State]) -> list[State]:
-        """The candidates, most votes first."""
+        """Return the candidates, most votes first."""
         votes = Counter(_index(answer.value) for answer in answers)
         order = sorted(range(len(candidates)), key=lambda index: (-votes[index], candidates[index].path))
         return [candidates[index] for index in order]

@@ -69,8 +69,8 @@ def test_completion_order_changes_nothing(supervisor: Searcher[Any], seed: int, 
     calm = play(supervisor, world, answer=vote)
     hurried = play(supervisor, world, answer=vote, order=random.Random(order))
     assert hurried.search() == calm.search()
-    assert vars(hurried.supervisor).pop("_books") is not None
-    assert vars(hurried.supervisor) == vars(supervisor), "all but the books is settings, which never change"
+    assert vars(hurried.supervisor).pop("_progress") is not None
+    assert vars(hurried.supervisor) == vars(supervisor), "settings never change"
 
 
 @given(searchers, st.integers(0, 10**6))
@@ -78,7 +78,7 @@ def test_nothing_is_left_open(supervisor: Searcher[Any], seed: int) -> None:
     # Of rules that supervisors break, `play` complains itself.
     played = play(supervisor, random_world(seed), answer=vote)
     assert played.open == set()
-    assert supervisor.ask(played.supervisor._books) == [], "over is over"
+    assert supervisor.ask(played.supervisor._progress) == [], "over is over"
     for state in played.states.values():
         assert state.kind != "waiting" or state.fired or state.path in played.dropped
 
@@ -114,7 +114,7 @@ def test_settings_show(supervisor: Supervisor, shown: str) -> None:
 @pytest.mark.parametrize(
     ("make", "settings", "message"),
     [
-        (TreeOfThoughts, {"branch_at": []}, "branch_at names no state to branch at"),
+        (TreeOfThoughts, {"branch_at": []}, "branch_at is empty; give the name of at least one state"),
         (TreeOfThoughts, {"branch_at": ["a", 3]}, "branch_at must be the name of a state, not 3"),
         (TreeOfThoughts, {"branch_at": 3}, "branch_at must be the name of a state or a list of names, not 3"),
         (TreeOfThoughts, {"branch_at": "a", "order": "zigzag"}, "order must be one of 'bfs', 'dfs', not 'zi"),
@@ -163,7 +163,7 @@ def test_bad_settings(make: Any, settings: dict[str, Any], message: str) -> None
 )
 def test_names_that_the_agent_does_not_have(supervisor: Supervisor) -> None:
     nodes = (FlowNode("1", "known", "gen", 1, "", "worker"),)
-    message = r"at='nowhere' names no state of agent 'worker'; its states are known \(name a state with"
+    message = r"at='nowhere' is not a state of agent 'worker'; its states are known \(name a state with"
     with pytest.raises(SupervisorError, match=message):
         supervisor.check(FlowGraph("worker", nodes, ()))
     supervisor.check(FlowGraph("worker", nodes, (), open=True))

@@ -1,4 +1,4 @@
-"""Supervisors in the real runtime, over a compiled agent and a scripted model; and the one in the manual."""
+"""Supervisors in the real runtime, with a compiled agent and a scripted model; and the example in `searcher`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hive_frontend.supervisors import (
     MCTS,
     Beam,
     BestOfN,
-    Books,
     Decision,
     Drop,
     Fire,
     Searcher,
+    SearchProgress,
     SelfRefine,
     TreeOfThoughts,
     Vote,
@@ -106,21 +106,27 @@ def test_a_voter_that_fails_abstains() -> None:
     assert len(result.results) == 3
 
 
-def manual() -> type[Any]:
-    """The supervisor in the manual of `Searcher`."""
+def example_of_searcher() -> type[Any]:
+    """Return the supervisor in the docstring of the module `searcher`."""
     lines = (inspect.getdoc(searcher) or "").splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("    class"))
     end = next(n for n, line in enumerate(lines) if n > start and line and not line.startswith("    "))
     code = dedent("\n".join(lines[start:end])).strip()
     assert len(code.splitlines()) <= 40
-    names = {"Books": Books, "Decision": Decision, "Drop": Drop, "Fire": Fire, "Searcher": Searcher}
+    names = {
+        "SearchProgress": SearchProgress,
+        "Decision": Decision,
+        "Drop": Drop,
+        "Fire": Fire,
+        "Searcher": Searcher,
+    }
     space: dict[str, Any] = {**names, "Sequence": list, "State": State, "by_promise": by_promise}
     exec(code, space)
     return space["Halving"]  # type: ignore[no-any-return]
 
 
-def test_the_supervisor_in_the_manual() -> None:
-    halving = manual()(at="think", starts=8)
+def test_the_supervisor_in_the_docstring_of_searcher() -> None:
+    halving = example_of_searcher()(at="think", starts=8)
     assert repr(halving) == "Halving(at='think', starts=8)"
     played = play(halving, lambda parent, path: Step("think" if len(path) < 5 else "return", path[-1]))
     assert list(played.fired.items()) == [

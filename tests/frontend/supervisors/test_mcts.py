@@ -1,4 +1,4 @@
-"""MCTS: its books add up, and it spends its simulations where the rewards are."""
+"""MCTS: its statistics add up, and it spends its simulations where the rewards are."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.frontend.supervisors.harness import (
 
 def nodes(played: Played) -> Iterator[Node]:
     """All nodes of the tree, parents first."""
-    todo = [played.supervisor._books.root]
+    todo = [played.supervisor._progress.root]
     while todo:
         node = todo.pop()
         yield node
@@ -42,7 +42,9 @@ def nodes(played: Played) -> Iterator[Node]:
     st.integers(1, 4),
     st.sampled_from([None, (1, 0.5), (3, 0.2)]),
 )
-def test_the_books_add_up(seed: int, simulations: int, rollout: Any, workers: int, widening: Any) -> None:
+def test_the_statistics_add_up(
+    seed: int, simulations: int, rollout: Any, workers: int, widening: Any
+) -> None:
     supervisor = MCTS(
         branch_at="think",
         simulations=simulations,
@@ -133,7 +135,7 @@ def test_dead_ends_are_worth_as_little_as_the_worst() -> None:
         MCTS(branch_at="pull", simulations=12, branching=2, exploration=0.1),
         written_world(tree, Step("return", -4)),
     )
-    root = played.supervisor._books.root.children[(0,)]
+    root = played.supervisor._progress.root.children[(0,)]
     assert root.children[(0, 0)].visits == 1
     assert (root.visits, root.failures, root.rewards) == (12, 1, -5 - 4 * 10)
 
@@ -186,7 +188,7 @@ def test_a_reward_of_the_users() -> None:
 
     tree = {"0": Step("pull"), "0.0": Step("return", 1), "0.1": Step("return", 0), "0.2": Step("fail")}
     supervisor = MCTS(branch_at="pull", simulations=50, branching=3, reward=reward)
-    root = play(supervisor, written_world(tree, Step("fail"))).supervisor._books.root.children[(0,)]
+    root = play(supervisor, written_world(tree, Step("fail"))).supervisor._progress.root.children[(0,)]
     visits = [root.children[(0, arm)].visits for arm in range(3)]
     assert visits[1] > visits[0]
     assert visits[1] > visits[2]

@@ -76,7 +76,7 @@ def test_it_goes_on_from_what_is_better() -> None:
     assert [state.id for state in played.results] == ["0.1.2.0.0"]
 
 
-def test_after_patience_it_settles_for_the_best_that_there_is() -> None:
+def test_after_patience_it_finishes_from_the_best_state() -> None:
     tree = {
         "0": DRAFT,
         "0.0": Step("refine", 3),
@@ -93,7 +93,7 @@ def test_after_patience_it_settles_for_the_best_that_there_is() -> None:
     assert [state.id for state in played.results] == ["0.0.0"]
 
 
-def test_a_result_is_settled_for_as_well() -> None:
+def test_a_result_can_be_the_best_state() -> None:
     tree = {"0": DRAFT, "0.0": Step("refine", 1), "0.1": Step("return", 4), "0.2": Step("fail")}
     played = search(SelfRefine(at="refine", samples=3, patience=0), tree)
     assert played.fired == {"0": 3}

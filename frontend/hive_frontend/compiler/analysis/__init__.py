@@ -1,1 +1,1 @@
-"""What the compiler reads of a function: its source, its names, and what it cannot cut."""
+"""Analysis of a function: its source, its names, and constructs that the compiler does not support."""

@@ -1,4 +1,4 @@
-"""What the names in a function refer to, as far as that is known before it runs."""
+"""Resolves the names in a function, as far as they are known before it runs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from hive_frontend.compiler.running.support import is_foreign
 
 AWAITED = frozenset({"gen", "prefill", "decode", "gather", "tool", "choose"})
-"""Names of Hive's functions whose results do nothing until they are awaited."""
+"""Names of Hive's functions whose results have no effect until they are awaited."""
 _PACKAGE = __name__.partition(".")[0]
 
 
 class Names:
-    """What the global, enclosing and built-in names of a function refer to now."""
+    """Resolves the global, enclosing and built-in names of a function to their current values."""
 
     def __init__(self, function: FunctionType) -> None:
         code = function.__code__
@@ -26,10 +26,10 @@ class Names:
         self._globals = function.__globals__
 
     def resolve(self, node: ast.expr) -> object:
-        """The object that a name or a dotted name refers to; None if that is not known yet."""
+        """Return the object that a name or a dotted name refers to; None if it is not known yet."""
         if isinstance(node, ast.Attribute):
             owner = self.resolve(node.value)
-            # Only through modules and the like: the attribute of an instance may be computed.
+            # Read `vars` only: `getattr` on an instance could run code.
             return (
                 None if owner is None else vars(owner).get(node.attr) if hasattr(owner, "__dict__") else None
             )
@@ -43,12 +43,12 @@ class Names:
         return self._globals.get(node.id, getattr(builtins, node.id, None))
 
     def helper(self, node: ast.expr) -> FunctionType | None:
-        """The `async def` function that a call of `node` runs, if that is known."""
+        """Return the `async def` function that a call of `node` runs, or None if it is not known."""
         return helper(self.resolve(node))
 
 
 def helper(called: object) -> FunctionType | None:
-    """The `async def` function that stands behind `called`."""
+    """Return the `async def` function that `called` is or wraps, or None."""
     while isinstance(called, functools.partial):
         called = called.func
     if isinstance(called, staticmethod):
@@ -58,7 +58,7 @@ def helper(called: object) -> FunctionType | None:
 
 
 def is_own_operation(called: object) -> bool:
-    """Whether `called` is one of Hive's functions that describe operations, such as `gen`."""
+    """Whether `called` is one of Hive's functions that return operations, such as `gen`."""
     return (
         isinstance(called, FunctionType)
         and (called.__module__ or "").partition(".")[0] == _PACKAGE
@@ -67,7 +67,7 @@ def is_own_operation(called: object) -> bool:
 
 
 def never_awaitable(called: object) -> bool:
-    """Whether what a call of `called` gives can surely not be awaited by an agent."""
+    """Whether an agent can certainly not await the result of calling `called`."""
     if isinstance(called, FunctionType):
         return inspect.iscoroutinefunction(called) and is_foreign(called)
     if isinstance(called, type):

@@ -1,4 +1,4 @@
-"""Finds variables that only ever hold texts, numbers and answers of models: nothing happens when these go."""
+"""Finds variables that hold only strings, numbers and answers of models, which have no finalizers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MODEL_CALLS = frozenset({"gen", "prefill", "decode"})
 
 
 def plain_variables(function: ast.AsyncFunctionDef, body: Iterable[ast.stmt], names: Names) -> set[str]:
-    """Those of the function with this body in normal form."""
+    """Return the plain variables of a function; `body` is its normal form."""
     bindings: Counter[str] = Counter()
     plain: Counter[str] = Counter()
     for argument in ast.walk(function.args):

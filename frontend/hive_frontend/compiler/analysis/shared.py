@@ -9,7 +9,7 @@ from hive_frontend.compiler.analysis.syntax import own_nodes
 
 
 def shared_names(function: ast.AsyncFunctionDef, names: Names) -> frozenset[str]:
-    """Parameters and variables annotated with `Shared[...]`, also as a string or by way of a module."""
+    """Return parameters and variables annotated with `Shared[...]`, also as a string or through a module."""
     from hive_frontend.operations.fork import (
         Shared,  # Not above: forking is the runtime's, which imports the compiler.
     )

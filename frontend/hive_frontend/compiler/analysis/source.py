@@ -1,4 +1,4 @@
-"""The source of a function: its syntax tree with true positions, and its lines for messages."""
+"""The source of a function: its syntax tree with the original positions, and its lines for messages."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hive_frontend.errors import CompileError, Problem
 
 @dataclass(frozen=True)
 class Source:
-    """Where a function was written. Positions are those of the whole file, so that tracebacks are true."""
+    """The source of a function. Positions refer to the whole file, so tracebacks show the right lines."""
 
     filename: str
     lines: tuple[str, ...]
     node: ast.AsyncFunctionDef
 
     def line(self, number: int) -> str:
-        """The text of line `number` (1-based)."""
+        """Return the text of line `number` (1-based); empty if there is no such line."""
         return self.lines[number - 1] if 0 < number <= len(self.lines) else ""
 
     def problem(self, node: ast.AST, what: str, fix: str) -> Problem:
-        """A complaint about `node`."""
+        """Return a problem at the position of `node`."""
         line: int = getattr(node, "lineno", self.node.lineno)
         text = self.line(line)
         # The parser counts columns in bytes of UTF-8.
@@ -35,12 +35,16 @@ class Source:
 
 @functools.lru_cache(maxsize=8)
 def _parse(text: str) -> ast.Module:
-    # Parsing the file rather than the dedented function keeps lines and columns right without arithmetic.
+    # Parse the whole file, not the dedented function, so that lines and columns are right.
     return ast.parse(text)
 
 
 def read_source(function: FunctionType) -> Source:
-    """Find the syntax tree of `function`; `CompileError` when its source cannot be had."""
+    """Return the source of `function`.
+
+    Raises:
+        CompileError: if the source cannot be found.
+    """
     code = function.__code__
     lines = tuple(linecache.getlines(code.co_filename, function.__globals__))
     if lines:

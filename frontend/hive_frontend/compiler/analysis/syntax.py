@@ -1,4 +1,4 @@
-"""Questions about syntax trees that several passes of the compiler ask."""
+"""Helpers for syntax trees, shared by the passes of the compiler."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 class Suspend(ast.stmt):
-    """An `await` or `yield` as a statement of its own: hand out `value`, then bind the answer to the targets.
+    """An `await` or `yield` as a statement of its own: suspend with `value`, then assign the answer to the targets.
 
-    The normal form has no other awaits. Not a node of Python: emission turns it into some.
+    The normal form has no other awaits. It is not a node of Python; emission replaces it by Python nodes.
     """
 
     _fields = ("value", "targets")
@@ -27,7 +27,7 @@ class Suspend(ast.stmt):
     targets: list[ast.expr]
     point: int
     written: ast.AST
-    """What the user wrote."""
+    """The user's original node."""
 
     def __init__(self, value: ast.expr, targets: list[ast.expr], point: int, written: ast.AST) -> None:
         super().__init__()
@@ -39,8 +39,8 @@ class Suspend(ast.stmt):
 
 
 def own_nodes(*roots: ast.AST) -> Iterator[ast.AST]:
-    """All nodes that run as part of the function itself: nested functions and classes count for their
-    decorators and defaults, not for their bodies."""
+    """Yield all nodes that run as part of the function itself. Of nested functions and classes these are the
+    decorators, defaults and base classes, not the bodies."""
     stack = list(reversed(roots))
     while stack:
         node = stack.pop()
@@ -65,28 +65,28 @@ def _defaults(arguments: ast.arguments) -> list[ast.expr]:
 
 
 def has_await(*roots: ast.AST) -> bool:
-    """Whether running the nodes awaits or yields something."""
+    """Whether running the nodes awaits or yields."""
     return any(map(awaits, own_nodes(*roots)))
 
 
 def awaits(node: ast.AST) -> bool:
-    """Whether the node itself, rather than one inside it, awaits or yields something."""
+    """Whether the node itself, not one inside it, awaits or yields."""
     return isinstance(node, (ast.Await, ast.Yield, ast.AsyncFor, ast.AsyncWith, Suspend)) or (
         isinstance(node, ast.comprehension) and bool(node.is_async)
     )
 
 
-def awaits_in_turns(node: Comprehension) -> bool:
-    """Whether a comprehension awaits elsewhere than in its first iterable, which is evaluated before it."""
+def awaits_per_iteration(node: Comprehension) -> bool:
+    """Whether a comprehension awaits outside of its first iterable, which is evaluated only once."""
     first, *later = node.generators
     parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
     return bool(first.is_async) or has_await(*parts, *first.ifs, *later)
 
 
 def at(origin: ast.AST, node: Node) -> Node:
-    """`node`, placed in the source where `origin` is, so that tracebacks through it show the user's line.
+    """Return `node` with the source position of `origin`, so that tracebacks show the user's line.
 
-    Parts of it that have a place already keep it.
+    Children that already have a position keep it.
     """
     ast.copy_location(node, origin)
     todo: list[ast.AST] = [node]
@@ -99,32 +99,32 @@ def at(origin: ast.AST, node: Node) -> Node:
 
 
 def load(name: str) -> ast.Name:
-    """The value of a variable."""
+    """Return an expression that reads a variable."""
     return ast.Name(name, ast.Load())
 
 
 def store(name: str) -> ast.Name:
-    """A variable as a target."""
+    """Return a variable as an assignment target."""
     return ast.Name(name, ast.Store())
 
 
 def call(function: str, *arguments: ast.expr) -> ast.Call:
-    """A call of a function by its name."""
+    """Return a call of a function by its name."""
     return ast.Call(load(function), list(arguments), [])
 
 
-def forget(name: str) -> list[ast.stmt]:
-    """What Python does to the name of an exception at the end of its handler, however that ends."""
+def delete_name(name: str) -> list[ast.stmt]:
+    """Return the statements by which Python deletes the name of an exception at the end of its handler."""
     return [ast.Assign([store(name)], ast.Constant(None)), ast.Delete([ast.Name(name, ast.Del())])]
 
 
 def targets_of(statement: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]:
-    """What an assignment assigns to."""
+    """Return the targets of an assignment."""
     return statement.targets if isinstance(statement, ast.Assign) else [statement.target]
 
 
 def bound_names(*targets: ast.AST) -> frozenset[str]:
-    """Variables that an assignment to the targets, or a match of the patterns, gives a value."""
+    """Return the variables that an assignment to the targets, or a match of the patterns, binds."""
     names: set[str] = set()
     for node in own_nodes(*targets):
         match node:
@@ -138,12 +138,12 @@ def bound_names(*targets: ast.AST) -> frozenset[str]:
 
 
 def is_always_true(test: ast.expr) -> bool:
-    """Whether the test of a loop is a constant such as `True`."""
+    """Whether the test of a loop is a true constant, such as `True`."""
     return isinstance(test, ast.Constant) and bool(test.value)
 
 
 def blocks_of(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """The blocks of a compound statement."""
+    """Yield the blocks of a compound statement."""
     for _, value in ast.iter_fields(statement):
         for item in value if isinstance(value, list) else ():
             if isinstance(item, (ast.ExceptHandler, ast.match_case)):
@@ -154,7 +154,7 @@ def blocks_of(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 def guarded_points(body: list[ast.stmt], guarded: bool = False) -> Iterator[int]:
-    """The suspension points of a normal form that a `finally` stands around."""
+    """Yield the suspension points of a normal form that are inside a `try` with a `finally`."""
     for statement in body:
         if isinstance(statement, Suspend) and guarded:
             yield statement.point
@@ -167,13 +167,13 @@ FALL, BREAK, CONTINUE, LEAVE = "fall", "break", "continue", "leave"
 
 
 def exits(body: list[ast.stmt]) -> set[str]:
-    """How control can leave a block other than by a suspension or an exception: past its end, by a `break` or
-    `continue` of the loop around it, or by a `return`. Errs on the side of more exits."""
+    """Return how control can leave a block, other than by a suspension or an exception: past its end, by `break` or
+    `continue` of the enclosing loop, or by `return`. The result may contain exits that never happen."""
     found: set[str] = set()
     for statement in body:
-        ways = _statement_exits(statement)
-        found |= ways - {FALL}
-        if FALL not in ways:
+        leaving = _statement_exits(statement)
+        found |= leaving - {FALL}
+        if FALL not in leaving:
             return found
     return found | {FALL}
 
@@ -200,14 +200,14 @@ def _statement_exits(statement: ast.stmt) -> set[str]:
             after = exits(orelse) if ends else set()
             return after | ({FALL} if BREAK in inside else set()) | inside & {LEAVE}
         case ast.Try() | ast.TryStar():
-            ways = exits(statement.body)
-            if FALL in ways:
-                ways = ways - {FALL} | exits(statement.orelse)
-            ways = ways.union(*(exits(handler.body) for handler in statement.handlers))
+            leaving = exits(statement.body)
+            if FALL in leaving:
+                leaving = leaving - {FALL} | exits(statement.orelse)
+            leaving = leaving.union(*(exits(handler.body) for handler in statement.handlers))
             last = exits(statement.finalbody)
-            return ways | (last - {FALL}) if FALL in last else last
+            return leaving | (last - {FALL}) if FALL in last else last
         case ast.With(body=body) | ast.AsyncWith(body=body):
-            # A context manager may suppress what is raised in its block.
+            # A context manager may suppress an exception from its block.
             return exits(body) | {FALL}
         case ast.Match(cases=cases):
             return {FALL}.union(*(exits(case.body) for case in cases))
@@ -227,8 +227,8 @@ def _is_suspension(node: ast.Return) -> bool:
 
 
 def once(body: list[ast.stmt], orelse: list[ast.stmt], origin: ast.stmt) -> ast.For:
-    """A loop of one turn, for the rest of an interrupted turn of a loop: `continue` in `body` leads to
-    `orelse`, and `break` past it."""
+    """Return a loop of one iteration, which runs the rest of an interrupted iteration: `continue` in `body` leads to
+    `orelse`, `break` skips it."""
     single = ast.Tuple([ast.Constant(None)], ast.Load())
     return at(origin, ast.For(store(hidden.ONCE), single, body or [ast.Pass()], orelse))
 

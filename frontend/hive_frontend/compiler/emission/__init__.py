@@ -1,1 +1,1 @@
-"""Code of states, written and built, and the flow graph that they make."""
+"""Emits and builds the code of the states, and the flow graph."""

@@ -1,4 +1,4 @@
-"""From emitted syntax trees to functions."""
+"""Builds functions from emitted syntax trees."""
 
 from __future__ import annotations
 import __future__
@@ -18,7 +18,7 @@ _FUTURES = sum(getattr(__future__, name).compiler_flag for name in set(__future_
 
 
 def class_around(function: FunctionType) -> str | None:
-    """The name of the class that a method was defined in."""
+    """Return the name of the class that a method was defined in; None for other functions."""
     *_, owner, _name = ["<locals>", *function.__qualname__.split(".")]
     return None if owner == "<locals>" else owner
 
@@ -26,9 +26,9 @@ def class_around(function: FunctionType) -> str | None:
 def compile_segments(
     function: FunctionType, filename: str, segments: Sequence[Segment], hidden: Mapping[str, Any]
 ) -> tuple[CodeType, ...]:
-    """The code of the segments of `function`, with its name, file and lines: tracebacks read like its own."""
+    """Compile the segments of `function` with its name, file and lines, so that tracebacks look like its own."""
     original = function.__code__
-    # A factory makes these names free variables of the segments; only its code constants are used.
+    # A factory makes these names free variables of the segments; only its code constants are used, it never runs.
     around = [*original.co_freevars, *hidden, *segments[0].cells]
     factory = ast.parse(f"def factory({', '.join(around)}): pass").body[0]
     assert isinstance(factory, ast.FunctionDef)
@@ -39,7 +39,7 @@ def compile_segments(
         assert isinstance(outermost, ast.ClassDef)
         outermost.body = [factory]
     with warnings.catch_warnings():
-        # Python warned of what is in the user's code when it compiled that.
+        # Python gave these warnings already when it compiled the user's code.
         warnings.simplefilter("ignore", SyntaxWarning)
         flags = original.co_flags & _FUTURES
         compiled = compile(ast.Module([outermost], []), filename, "exec", flags=flags, dont_inherit=True)
@@ -56,7 +56,7 @@ def compile_segments(
 def build(
     codes: Sequence[CodeType], segments: Sequence[Segment], hidden: Mapping[str, Any], function: FunctionType
 ) -> tuple[Callable[..., Any], ...]:
-    """The segments of `function` as functions that share its globals and its closure."""
+    """Return the segments of `function` as functions that share its globals and its closure."""
     around = {name: CellType(value) for name, value in hidden.items()}
     around.update(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
@@ -79,7 +79,7 @@ def _run_in_cells(
     *answer: Any,
     **variables: Any,
 ) -> Any:
-    """Run a segment that closes over the cells of some of its variables: each branch has its own."""
+    """Run a segment that closes over the cells of some of its variables. Each branch has its own cells."""
     cells = dict(around)
     for name in segment.cells:
         carried = variables.pop(name, Unbound)

@@ -1,23 +1,23 @@
 """Turns the normal form into one plain function per state.
 
-Each emitted function is a stretch of the agent's code: from its start, or from an await, to the next awaits
-and returns. The variables that a state carries are its parameters, hence real locals. What lies beyond the
-next await is left out, for other functions to do. Going on inside a loop looks like this (`for` alike):
+Each emitted function is a segment of the agent's code: from its start, or from an await, to the next awaits and
+returns. The variables that a state carries are its parameters, and so real locals. Code behind the next await is in
+other segments. A segment that resumes inside a `while` loop looks like this (`for` is similar):
 
     while test:                          for _hive_once in (None,):
-        before                               after           # the rest of the interrupted turn
+        before                               after           # the rest of the interrupted iteration
         x = await gen(...)      ==>      else:
-        after                                while test:     # the turns that follow
+        after                                while test:     # the following iterations
                                                  before
                                                  return <suspend>
 
-Python's own rules do the rest: `continue` in `after` ends the loop of one turn and leads to its else,
-`break` skips the else. A `try` is written again around what remains of its body, a `finally` with a guard,
-because a suspension is a `return` to Python. In an `except` or `finally`, what is being handled is raised
-again first, so that Python knows of it:
+Python's own rules do the rest: `continue` in `after` ends the loop of one iteration and leads to its else; `break`
+skips the else. A `try` is emitted again around the rest of its body. Its `finally` gets a guard, because a suspension
+is a `return` to Python. A segment that resumes in an `except` or `finally` first raises the handled exception again,
+so that Python knows of it:
 
     try:                                 try:
-        before                               <raise again>
+        before                               <reraise>
     except Problem:              ==>     except:
         x = await gen(...)                   <restore>
         after                                after
@@ -39,8 +39,8 @@ from hive_frontend.compiler.analysis.syntax import (
     at,
     blocks_of,
     call,
+    delete_name,
     exits,
-    forget,
     is_always_true,
     load,
     once,
@@ -59,11 +59,11 @@ class Segment:
 
     function: ast.FunctionDef
     carried: tuple[str, ...]
-    """The variables that it gets."""
+    """The variables that it receives from the state."""
     cells: tuple[str, ...]
-    """Those of its variables that live in cells, be they carried or new."""
+    """Its cell variables, both carried and new ones."""
     optional: int
-    """How many of these, the last ones, may be without a value."""
+    """How many of the carried variables, counted from the end, may be unbound."""
     leads_to: tuple[int, ...]
     """Suspension points that it can reach."""
     can_return: bool
@@ -85,20 +85,20 @@ class Emitter:
         self._origin = origin
         self._cells = cells
         self._held = held
-        """Variables whose values are kept when they are not live any more."""
+        """Variables whose values a state keeps when they are no longer live."""
         self._inner = {statement: _points_in(statement) for statement in _statements(form.body)}
         self._exceptions = {*form.caught.values(), *form.completions.values()}
         self._leads_to: set[int] = set()
         self._guarded = 0
-        """How many guarded `finally` clauses the code at hand is in."""
+        """Number of guarded `finally` clauses around the current code."""
         self._uses_left = False
-        """Whether the segment at hand has any."""
+        """Whether the current segment has guarded `finally` clauses."""
 
     def start(self, parameters: Sequence[str]) -> Segment:
-        """The code from the beginning of the agent."""
+        """Emit the segment from the start of the agent."""
         self._leads_to, self._uses_left = set(), False
         body = self._forward(self._form.body)
-        # `x: ...` makes x a local variable, which it might not be here if its assignments come later.
+        # `x: ...` makes x a local variable; its assignments may be in other segments only.
         unbound = sorted(self._liveness.maybe_unbound.difference(parameters))
         local = [
             at(self._origin, ast.AnnAssign(store(name), ast.Constant(...), value=None, simple=1))
@@ -107,7 +107,7 @@ class Emitter:
         return self._segment(f"{self._origin.name}__start", (), parameters, [*local, *body])
 
     def resume(self, point: int) -> Segment:
-        """The code from the answer to suspension point `point`."""
+        """Emit the segment from the answer to suspension point `point`."""
         self._leads_to, self._uses_left = set(), False
         live, maybe_unbound = self._liveness.after[point], self._liveness.maybe_unbound
         surely, perhaps = sorted(live - maybe_unbound), sorted(live & maybe_unbound)
@@ -126,7 +126,7 @@ class Emitter:
             body = [at(self._origin, ast.Assign([store(hidden.LEFT)], ast.Constant(None))), *body]
         cells = sorted(self._cells)
         if cells:
-            # Variables of the function around the segments, one of which `build` makes for each run.
+            # Cell variables belong to an enclosing function; `build` makes their cells.
             body = [at(self._origin, ast.Nonlocal(cells)), *body]
         own = [variable for variable in carried if variable not in self._cells]
         parameters = [*first, *(hidden.CELL + cell for cell in cells), *own, f"{hidden.HELD}=None"]
@@ -139,10 +139,10 @@ class Emitter:
         leads_to = tuple(sorted(self._leads_to))
         return Segment(function, tuple(carried), tuple(cells), optional, leads_to, can_return)
 
-    # From the beginning of a block
+    # From the start of a block
 
     def _forward(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """`body` from its beginning, as far as it can get without an answer."""
+        """Emit `body` from its start up to its suspensions."""
         out: list[ast.stmt] = []
         for statement in body:
             out.append(self._reached(statement))
@@ -151,7 +151,7 @@ class Emitter:
         return out
 
     def _reached(self, statement: ast.stmt) -> ast.stmt:
-        """`statement` from its beginning. A new node where there is a suspension: segments share the rest."""
+        """Emit `statement` from its start. Statements with suspensions are new nodes; segments share all others."""
         if not self._inner[statement]:
             return statement
         match statement:
@@ -167,7 +167,7 @@ class Emitter:
         assert isinstance(statement, (ast.If, *Loop))
         new = copy.copy(statement)
         new.body = self._forward(statement.body)
-        # The else of `while True` is never reached.
+        # The else of `while True` is unreachable.
         forever = isinstance(statement, ast.While) and is_always_true(statement.test)
         new.orelse = [] if forever else self._forward(statement.orelse)
         return new
@@ -175,8 +175,8 @@ class Emitter:
     def _protected(
         self, statement: ast.Try, body: Callable[[], list[ast.stmt]], *, handlers: bool = True
     ) -> ast.Try:
-        """What `body` emits under the `finally` of a try, and under its handlers unless it is past these."""
-        # To Python a suspension is a `return`, at which the finally must not run yet.
+        """Wrap what `body` emits in the `finally` of a try, and in its handlers if `handlers` is set."""
+        # To Python a suspension is a `return`; the `finally` must not run at it.
         guard = bool(statement.finalbody) and self._suspends_before_finally(statement)
         self._guarded += guard
         self._uses_left |= guard
@@ -203,13 +203,13 @@ class Emitter:
     # From a suspension
 
     def _rest(self, body: list[ast.stmt], after: Suspend) -> list[ast.stmt]:
-        """What follows the suspension `after`, which lies in `body`, up to the end of `body`."""
+        """Emit what follows the suspension `after`, which is in `body`, up to the end of `body`."""
         index = next(i for i, statement in enumerate(body) if after.point in self._inner[statement])
         out = self._inside(body[index], after)
         return [*out, *self._forward(body[index + 1 :])] if FALL in exits(out) else out
 
     def _inside(self, statement: ast.stmt, after: Suspend) -> list[ast.stmt]:
-        """The same for a suspension that is `statement` or lies in it."""
+        """Emit what follows the suspension `after`, which is `statement` or inside it, up to its end."""
         match statement:
             case Suspend():
                 return _answered(statement)
@@ -223,15 +223,15 @@ class Emitter:
         rest = self._rest(statement.body, after)
         if isinstance(statement, ast.If):
             return rest
-        more_turns = exits(rest) & {FALL, CONTINUE}
-        return [once(rest, [self._reached(statement)] if more_turns else [], statement)]
+        more_iterations = exits(rest) & {FALL, CONTINUE}
+        return [once(rest, [self._reached(statement)] if more_iterations else [], statement)]
 
     def _inside_try(self, statement: ast.Try, after: Suspend) -> list[ast.stmt]:
         if self._holds(statement.body, after):
             return [self._protected(statement, lambda: self._rest(statement.body, after))]
         if self._holds(statement.finalbody, after):
             done = self._form.completions[statement]
-            interrupted = ast.Expr(call(hidden.RAISE_AGAIN, load(done)))
+            interrupted = ast.Expr(call(hidden.RERAISE, load(done)))
             rest = [_restore(done), *self._rest(statement.finalbody, after)]
             return [at(after, ast.Try([interrupted], [], [], rest))]
 
@@ -249,7 +249,7 @@ class Emitter:
         caught = self._form.caught[handler]
         rest = self._rest(handler.body, after)
         if handler.name is not None:
-            rest = [ast.Try(rest, [], [], forget(handler.name))]
+            rest = [ast.Try(rest, [], [], delete_name(handler.name))]
         again = ast.Raise(ast.Attribute(load(caught), "error", ast.Load()), None)
         back = ast.ExceptHandler(None, None, [_restore(caught), *rest])
         return [at(after, ast.Try([again], [back], [], []))]
@@ -260,19 +260,19 @@ class Emitter:
     # To a suspension
 
     def _suspend(self, node: Suspend) -> ast.stmt:
-        """`return <suspend>(point, value, {"name": variable, ...})`."""
+        """Emit `return <suspend>(point, value, {"name": variable, ...})`."""
         self._leads_to.add(node.point)
         live = self._liveness.after[node.point]
         surely = sorted(live - self._liveness.maybe_unbound)
         perhaps = sorted(live & self._liveness.maybe_unbound)
         keys: list[ast.expr | None] = [ast.Constant(name) for name in surely]
         values: list[ast.expr] = [
-            call(hidden.AT_REST, load(name)) if name in self._exceptions else self._carried(name)
+            call(hidden.SAVED, load(name)) if name in self._exceptions else self._carried(name)
             for name in surely
         ]
         if perhaps:
             keys.append(None)
-            values.append(_bound_ones(perhaps))
+            values.append(_bound_variables(perhaps))
         if done_with := sorted(self._held - live):
             keys.append(None)
             values.append(call(hidden.HOLD, load(hidden.HELD), call(hidden.LOCALS), _texts(done_with)))
@@ -288,7 +288,7 @@ class Emitter:
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """All statements of a normal form."""
+    """Yield all statements of a normal form."""
     for statement in body:
         yield statement
         for block in blocks_of(statement):
@@ -296,14 +296,14 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _points_in(statement: ast.stmt) -> frozenset[int]:
-    """The suspension points in a statement of a normal form."""
+    """Return the suspension points in a statement of a normal form."""
     if isinstance(statement, Suspend):
         return frozenset({statement.point})
     return frozenset().union(*(_points_in(inner) for block in blocks_of(statement) for inner in block))
 
 
 def _answered(suspension: Suspend) -> list[ast.stmt]:
-    """`if type(reply) is <thrown>: raise reply.error`, with all its contexts; then `targets = reply`."""
+    """Emit `if type(reply) is <thrown>: raise reply.error`, with its exception context; then `targets = reply`."""
     is_thrown = ast.Compare(call(hidden.TYPE, load(hidden.REPLY)), [ast.Is()], [load(hidden.THROWN)])
     failed = ast.Raise(ast.Attribute(load(hidden.REPLY), "error", ast.Load()), None)
     join = ast.Expr(call(hidden.JOIN_CONTEXTS, load(hidden.REPLY)))
@@ -319,13 +319,13 @@ def _restore(variable: str) -> ast.stmt:
 
 
 def _unbind(name: str) -> ast.stmt:
-    """`if x is <unbound>: del x`: so that reading it raises what the native function would raise."""
+    """Emit `if x is <unbound>: del x`, so that reading x raises the same error as in the original function."""
     test = ast.Compare(load(name), [ast.Is()], [load(hidden.UNBOUND)])
     return ast.If(test, [ast.Delete([ast.Name(name, ast.Del())])], [])
 
 
-def _bound_ones(names: list[str]) -> ast.expr:
-    """`<bound>(locals(), ("x", ...))`: those of the variables that have a value."""
+def _bound_variables(names: list[str]) -> ast.expr:
+    """Emit `<bound>(locals(), ("x", ...))`, which gives the variables that have a value."""
     return call(hidden.BOUND, call(hidden.LOCALS), _texts(names))
 
 

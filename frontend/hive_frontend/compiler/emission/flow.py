@@ -1,4 +1,4 @@
-"""What can be said about a function before any run: its states, what follows what, and what it calls."""
+"""The flow of a function, known before any run: its states, the transitions between them, and its helpers."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _MODEL_CALLS = frozenset({"gen", "prefill", "decode"})
 
 @dataclass(frozen=True)
 class Wait:
-    """What is known about a suspension point."""
+    """A suspension point in the flow."""
 
     name: str
     kind: NodeKind
     line: int
     source: str
     agent: str | None
-    """The agent that the call is attributed to, if it is another one."""
+    """The agent that the call is attributed to, if not the agent itself."""
     helper: FunctionType | None
-    """The `async def` function that is awaited, if that is known."""
+    """The `async def` function that is awaited, if it is known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,20 +47,20 @@ class OwnFlow:
 
     name: str
     text: str
-    """What the function does, as source in a normal layout."""
+    """The source of the function in a normalised layout."""
     first: tuple[int, str]
     """Number and text of its first line."""
     last: tuple[int, str]
     waits: tuple[Wait, ...]
     leads_to: tuple[tuple[int, ...], ...]
-    """Per segment, the start being the first: the suspension points that it can reach."""
+    """Per segment, beginning with the start: the suspension points that it can reach."""
     returns: tuple[bool, ...]
     """Per segment: whether it can return."""
     flow_of: Callable[[FunctionType], OwnFlow] = field(repr=False)
-    """Finds that of a helper."""
+    """Returns the flow of a helper."""
 
     def origins(self) -> Iterator[tuple[str, tuple[int, ...], bool]]:
-        """Per segment: the node that it starts from, the points that it reaches, and if it can return."""
+        """Yield, per segment: its origin node, the suspension points that it can reach, and whether it can return."""
         names = [START, *map(str, range(len(self.waits)))]
         yield from zip(names, self.leads_to, self.returns, strict=True)
 
@@ -73,27 +73,27 @@ def own_flow(
     segments: Sequence[Segment],
     flow_of: Callable[[FunctionType], OwnFlow],
 ) -> OwnFlow:
-    """What is known about `function`."""
+    """Return the flow of `function`."""
 
     def line(number: int) -> tuple[int, str]:
         return number, source.line(number).strip()
 
     waits = tuple(_waits(suspensions, names, source))
-    ways = [_ways(segments, number, len(waits)) for number in range(len(waits) + 1)]
+    reachable = [_reachable(segments, number, len(waits)) for number in range(len(waits) + 1)]
     return OwnFlow(
         name=function.__name__,
         text=_text(source.node),
         first=line(source.node.lineno),
         last=line(source.node.end_lineno or source.node.lineno),
         waits=waits,
-        leads_to=tuple(tuple(sorted(at for at in reached if at < len(waits))) for reached, _ in ways),
-        returns=tuple(returns for _, returns in ways),
+        leads_to=tuple(tuple(sorted(at for at in reached if at < len(waits))) for reached, _ in reachable),
+        returns=tuple(returns for _, returns in reachable),
         flow_of=flow_of,
     )
 
 
-def _ways(segments: Sequence[Segment], first: int, waits: int) -> tuple[set[int], bool]:
-    """The suspension points that a segment can reach, also by way of joins, and whether it can return."""
+def _reachable(segments: Sequence[Segment], first: int, waits: int) -> tuple[set[int], bool]:
+    """Return the suspension points that a segment can reach, also through joins, and whether it can return."""
     reached: set[int] = set()
     returns = False
     todo = [segments[first]]
@@ -109,7 +109,7 @@ def _waits(suspensions: Sequence[Suspend], names: Names, source: Source) -> Iter
     taken: dict[int, int] = {}
     for suspension in suspensions:
         if isinstance(suspension, Join):
-            return  # They come last.
+            return  # Joins are at the end of the list.
         line = suspension.lineno
         taken[line] = taken.get(line, 0) + 1
         written = suspension.written
@@ -147,7 +147,7 @@ def _operation(function: ast.expr, names: Names) -> str | None:
 
 
 def _state_name(call: ast.Call, names: Names) -> str | None:
-    """The state's name: the call's, or the one that the calls of a gather share."""
+    """Return the name of the state: that of the call, or the one that the calls of a gather share."""
     operation = _operation(call.func, names)
     if operation is None:
         return None
@@ -169,8 +169,8 @@ def _agent(call: ast.Call, names: Names) -> str | None:
 
 
 def _parts(call: ast.Call, names: Names) -> list[ast.Call]:
-    """The model calls that one wait makes: itself, or the parts of a gather. Those that it awaits first are not
-    among them, for they are waited for in states of their own."""
+    """Return the model calls of one suspension point: the call itself, or the parts of a gather. Awaits inside its
+    arguments do not count; they have states of their own."""
     if _operation(call.func, names) != "gather":
         return [call] if _operation(call.func, names) in _MODEL_CALLS else []
     found: list[ast.Call] = []
@@ -194,7 +194,7 @@ def _literals(call: ast.Call, keyword: str) -> set[object]:
 
 
 def _text(node: ast.AsyncFunctionDef) -> str:
-    """The function without decorators and docstrings."""
+    """Return the source of a function without decorators and docstrings."""
     (copied,) = ast.parse(ast.unparse(node)).body
     assert isinstance(copied, ast.AsyncFunctionDef)
     copied.decorator_list = []
@@ -205,7 +205,7 @@ def _text(node: ast.AsyncFunctionDef) -> str:
 
 
 def _with_helpers(flow: OwnFlow) -> dict[OwnFlow, str]:
-    """`flow` and all its helpers, each with a prefix for the ids of its nodes."""
+    """Return `flow` and all its helpers, each with a prefix for the ids of its nodes."""
     found = {flow: ""}
     todo = [flow]
     while todo:
@@ -218,13 +218,13 @@ def _with_helpers(flow: OwnFlow) -> dict[OwnFlow, str]:
 
 
 def code_hash(flow: OwnFlow) -> str:
-    """A hash of what the function and its helpers do."""
+    """Return a hash of the code of the function and its helpers."""
     texts = "\0".join(known.text for known in _with_helpers(flow))
     return blake2b(texts.encode(), digest_size=16).hexdigest()
 
 
 def flow_graph(agent: str, flow: OwnFlow) -> FlowGraph:
-    """The graph of the function and its helpers."""
+    """Return the graph of the function and its helpers."""
     prefixes = _with_helpers(flow)
     nodes: list[FlowNode] = []
     edges: list[FlowEdge] = []
@@ -250,7 +250,7 @@ def flow_graph(agent: str, flow: OwnFlow) -> FlowGraph:
 
 
 def _call_edges(caller: str, helper: OwnFlow, prefix: str) -> Iterator[FlowEdge]:
-    """Into the first states of a helper, and back from its last ones."""
+    """Yield the edges into the first states of a helper, and back from its last states."""
     for origin, reached, returns in helper.origins():
         if origin == START:
             yield from (FlowEdge(caller, f"{prefix}{target}") for target in reached)

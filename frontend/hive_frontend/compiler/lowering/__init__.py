@@ -1,1 +1,1 @@
-"""From a function's syntax to one whose awaits are statements of their own."""
+"""Lowers a function to a form in which every await is a statement of its own."""

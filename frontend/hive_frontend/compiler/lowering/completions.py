@@ -1,7 +1,7 @@
-"""How a `try` with a `finally` that awaits was left, as data.
+"""Records how control left a `try` whose `finally` awaits.
 
-A `finally` that is cut in two loses what Python itself remembers about the way into it. A variable tells
-instead: None at the end of the block, an exception, the outcome of a `return`, or the word for a jump.
+Python remembers this internally, but not across the segments into which such a `finally` is split. A variable stores it
+instead: None for the end of the block, an exception, the outcome of a `return`, or "break" or "continue".
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _WORDS: dict[type[ast.stmt], str] = {ast.Break: "break", ast.Continue: "continue
 
 
 def record_jumps(body: list[ast.stmt], done: str) -> tuple[list[ast.stmt], list[type[Jump]]]:
-    """`body`, with every jump out of it preceded by an assignment to `done`; and the kinds of jumps."""
+    """Return `body` with an assignment to `done` before every jump out of it, and the kinds of these jumps."""
     recorder = _Recorder(done)
     return recorder.block(body), sorted(recorder.jumps, key=lambda jump: jump.__name__)
 
 
 def dispatch(origin: ast.AST, done: str, jumps: list[type[Jump]]) -> list[ast.stmt]:
-    """The statements after a `finally` that take up again the jump that it interrupted."""
+    """Return the statements after a `finally` that continue the jump that it interrupted."""
     statements: list[ast.stmt] = []
     for jump in jumps:
         if jump is ast.Return:
@@ -51,7 +51,7 @@ class _Recorder(ast.NodeTransformer):
         return new
 
     def visit_Return(self, node: ast.Return) -> list[ast.stmt]:
-        assert node.value is not None  # Prepared functions return outcomes.
+        assert node.value is not None  # `prepare` gives every return a value.
         return self._record(node, node.value, ast.Return(load(self._done)))
 
     def visit_Break(self, node: ast.Break) -> ast.stmt | list[ast.stmt]:
@@ -73,7 +73,7 @@ class _Recorder(ast.NodeTransformer):
 
     visit_For = visit_While = _loop
 
-    def _leave(self, node: ast.AST) -> ast.AST:
+    def _skip(self, node: ast.AST) -> ast.AST:
         return node
 
-    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _leave
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _skip

@@ -1,8 +1,8 @@
-"""Comprehensions as loops, for those that await in every turn.
+"""Turns comprehensions that await in every iteration into loops.
 
     [f(x) for x in xs if await ok(x)]
 
-becomes, with a variable of the compiler's for `x`, because that of a comprehension is its own,
+becomes the following. The compiler renames `x`, because the variables of a comprehension are local to it.
 
     made = []
     for x_1 in xs:
@@ -22,9 +22,9 @@ from hive_frontend.compiler.analysis.syntax import Comprehension, at, bound_name
 def as_loops(
     node: Comprehension, iterable: ast.expr, made: str, rename: Callable[[str], str]
 ) -> list[ast.stmt]:
-    """Statements that leave the value of the comprehension in the variable `made`.
+    """Return statements that store the value of the comprehension in the variable `made`.
 
-    `iterable` stands for its first iterable, which is evaluated already; `rename` gives new names to its
+    `iterable` replaces its first iterable, which is already evaluated; `rename` returns new names for its
     variables.
     """
     node = copy.deepcopy(node)
@@ -52,13 +52,13 @@ def as_loops(
     if isinstance(node, ast.ListComp):
         empty = ast.List([], ast.Load())
     elif isinstance(node, ast.SetComp):
-        # `{*()}`, because the name `set` may mean something else here.
+        # `{*()}`, because the name `set` may be rebound.
         empty = ast.Set([ast.Starred(ast.Tuple([], ast.Load()), ast.Load())])
     return [at(node, ast.Assign([store(made)], empty)), body]
 
 
 class _Renamed(ast.NodeTransformer):
-    """Renames variables, but for places where a nested scope has its own of the same name."""
+    """Renames variables, except where a nested scope has its own variable of the same name."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names

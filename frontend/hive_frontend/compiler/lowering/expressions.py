@@ -1,7 +1,7 @@
-"""Takes expressions apart at their awaits: the half of the normal form that deals with expressions.
+"""The normal form of expressions: splits them at their awaits.
 
-What Python evaluates before an await is evaluated before it here, exactly once and in Python's order: that is
-the invariant of this module. Whatever has no await in it stays as the user wrote it.
+Invariant: what Python evaluates before an await is still evaluated before it, exactly once and in Python's order.
+Expressions without an await stay unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hive_frontend.compiler.analysis.syntax import (
     Comprehension,
     Suspend,
     at,
-    awaits_in_turns,
+    awaits_per_iteration,
     call,
     has_await,
     load,
@@ -27,7 +27,7 @@ from hive_frontend.compiler.running import hidden
 
 
 class Expressions(ABC):
-    """Lowers expressions into statements before them; knows the variables and suspensions made so far."""
+    """Lowers expressions to preceding statements; collects the new variables and suspensions."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
@@ -41,13 +41,13 @@ class Expressions(ABC):
     def suspend(
         self, written: ast.Await | ast.Yield, targets: Sequence[ast.expr], out: list[ast.stmt]
     ) -> None:
-        """Append the suspension that an await or yield becomes, with the answer going to `targets`."""
-        value = self._handed_out(written, out)
+        """Append the suspension for an await or yield, whose answer is assigned to `targets`."""
+        value = self._awaited_value(written, out)
         suspension = Suspend(value, list(targets), len(self.suspensions), written)
         self.suspensions.append(suspension)
         out.append(suspension)
 
-    def _handed_out(self, written: ast.Await | ast.Yield, out: list[ast.stmt]) -> ast.expr:
+    def _awaited_value(self, written: ast.Await | ast.Yield, out: list[ast.stmt]) -> ast.expr:
         if isinstance(written, ast.Yield):
             value = ast.Constant(None) if written.value is None else self.lower(written.value, out)
             return at(written, call(hidden.YIELD, value))
@@ -58,7 +58,7 @@ class Expressions(ABC):
         return self._operands(awaited, out) if isinstance(awaited, ast.Call) else self.lower(awaited, out)
 
     def lower(self, node: ast.expr, out: list[ast.stmt]) -> ast.expr:
-        """An expression without awaits that has the value of `node`, given that `out` ran before it."""
+        """Return an expression without awaits that has the value of `node` once `out` has run."""
         if not has_await(node):
             return node
         match node:
@@ -69,10 +69,10 @@ class Expressions(ABC):
             case ast.BoolOp(op=op, values=[first, *rest]):
                 result = self.temporary(self.lower(first, out), out)
                 for value in rest:
-                    go_on: ast.expr = result
+                    undecided: ast.expr = result
                     if isinstance(op, ast.Or):
-                        go_on = ast.UnaryOp(ast.Not(), result)
-                    out = self._branch(value, result, go_on, out)
+                        undecided = ast.UnaryOp(ast.Not(), result)
+                    out = self._branch(value, result, undecided, out)
                 return result
             case ast.Compare(ops=[_, _, *_]):
                 return self._chain(node, out)
@@ -92,12 +92,12 @@ class Expressions(ABC):
                 return self._operands(node, out)
 
     def spill(self, node: ast.expr, out: list[ast.stmt]) -> ast.expr:
-        """Evaluate an operand now; returns an expression that stands for it where it was."""
+        """Evaluate an operand now; return an expression that replaces it."""
         match node:
             case ast.Constant():
                 return node
             case ast.Name(id=name) if name.startswith(hidden.HIDDEN) and name not in self.hidden:
-                return node  # A function that the compiler brought in.
+                return node  # A function that the compiler added.
             case ast.Starred():
                 unpacked = self.temporary(at(node, ast.List([node], ast.Load())), out)
                 return at(node, ast.Starred(unpacked, ast.Load()))
@@ -110,19 +110,19 @@ class Expressions(ABC):
                     _replace(node, field, place, self.spill(part, out))
                 return node
             case ast.Attribute():
-                # A bound method of a built-in type, say `found.append`, could not be copied as it is.
+                # A bound method of a built-in type, such as `found.append`, must be wrapped to be copied.
                 return self.temporary(at(node, call(hidden.BIND, node)), out)
             case _:
                 return self.temporary(node, out)
 
     def temporary(self, value: ast.expr, out: list[ast.stmt]) -> ast.Name:
-        """Evaluate `value` into a variable of the compiler's."""
+        """Evaluate `value` into a new variable of the compiler."""
         name = self.name(value, "value", f"a value computed in line {value.lineno}")
         out.append(at(value, ast.Assign([store(name.id)], value)))
         return name
 
     def name(self, origin: ast.AST, kind: str, meaning: str) -> ast.Name:
-        """A new variable of the compiler's; `meaning` is what messages call it."""
+        """Return a new variable of the compiler; `meaning` describes it in messages."""
         name = f"{hidden.HIDDEN}{kind}_{len(self.hidden) + 1}"
         self.hidden[name] = meaning
         return at(origin, load(name))
@@ -130,14 +130,14 @@ class Expressions(ABC):
     def _branch(
         self, value: ast.expr, result: ast.Name, test: ast.expr, out: list[ast.stmt]
     ) -> list[ast.stmt]:
-        """`if test: result = value`; returns the body of that, for what goes on from there."""
+        """Append `if test: result = value`; return the body of the `if`, to which more can be added."""
         body: list[ast.stmt] = []
         body.append(at(value, ast.Assign([store(result.id)], self.lower(value, body))))
         out.append(at(value, ast.If(at(value, test), body, [])))
         return body
 
     def _chain(self, node: ast.Compare, out: list[ast.stmt]) -> ast.expr:
-        """`a < b < c`: like `a < b and b < c`, but that `b` is evaluated once."""
+        """Lower `a < b < c`: like `a < b and b < c`, but with `b` evaluated once."""
         left = self.spill(self.lower(node.left, out), out)
         result: ast.Name | None = None
         for number, (op, comparator) in enumerate(zip(node.ops, node.comparators, strict=True)):
@@ -159,7 +159,7 @@ class Expressions(ABC):
     def _comprehension(self, node: Comprehension, out: list[ast.stmt]) -> ast.expr:
         first = node.generators[0]
         iterable = self.lower(first.iter, out)
-        if not awaits_in_turns(node):
+        if not awaits_per_iteration(node):
             node = copy.copy(node)
             outer = copy.copy(first)
             outer.iter = iterable
@@ -167,7 +167,7 @@ class Expressions(ABC):
             return node
         what = f"the comprehension in line {node.lineno}"
         iterable = self.temporary(iterable, out)
-        result = self.name(node, "made", f"what {what} has made so far")
+        result = self.name(node, "made", f"the partial result of {what}")
         for statement in as_loops(node, iterable, result.id, lambda name: self._loop_variable(node, name)):
             self.statement(statement, out)
         return result
@@ -176,7 +176,7 @@ class Expressions(ABC):
         return self.name(node, f"each_{name}", f"{name!r} of the comprehension in line {node.lineno}").id
 
     def _operands(self, node: ast.expr, out: list[ast.stmt]) -> ast.expr:
-        """`node` with the awaits in its operands lowered, and the operands before them evaluated before."""
+        """Return `node` with the awaits in its operands lowered, and the operands before the last await spilled."""
         operands = list(_operands(node))
         awaiting = [number for number, (_, _, operand) in enumerate(operands) if has_await(operand)]
         if not awaiting:
@@ -193,10 +193,7 @@ class Expressions(ABC):
 
 
 def _operands(node: ast.expr) -> Iterator[tuple[str, int | None, ast.expr]]:
-    """The operands of an expression in the order in which Python evaluates them, each with its place.
-
-    A value of a dict display and the value of a keyword argument stand in lists of their own.
-    """
+    """Yield the operands of an expression in evaluation order: field, index in the field if it is a list, operand."""
     match node:
         case ast.Dict(keys=keys, values=values):
             for number, (key, value) in enumerate(zip(keys, values, strict=True)):
@@ -215,7 +212,7 @@ def _operands(node: ast.expr) -> Iterator[tuple[str, int | None, ast.expr]]:
                     enumerate(value) if isinstance(value, list) else [(None, value)]
                 )
                 for place, item in items:
-                    # The target of `:=` is bound, not evaluated. A format specification must stay a display.
+                    # The target of `:=` is not evaluated. A format specification must stay an f-string.
                     if isinstance(item, ast.expr) and not (
                         (isinstance(node, ast.NamedExpr) and field == "target")
                         or (field == "format_spec" and not has_await(item))
@@ -224,7 +221,7 @@ def _operands(node: ast.expr) -> Iterator[tuple[str, int | None, ast.expr]]:
 
 
 def _replace(node: ast.expr, field: str, place: int | None, operand: ast.expr) -> None:
-    """Put `operand` into `node`, which is a shallow copy: its lists may still be those of the original."""
+    """Put `operand` into `node`. `node` is a shallow copy, so its lists are copied before they are changed."""
     if place is None:
         setattr(node, field, operand)
         return
@@ -238,7 +235,7 @@ def _replace(node: ast.expr, field: str, place: int | None, operand: ast.expr) -
 
 
 def _is_unpacked_mapping(node: ast.expr, field: str, place: int | None) -> bool:
-    """Whether an operand stands behind `**`."""
+    """Whether an operand is unpacked by `**`."""
     if place is None:
         return False
     match node:

@@ -1,13 +1,13 @@
-"""Brings a function into a form in which every await is a statement of its own.
+"""The normal form of a function, in which every await is a statement of its own.
 
     total += rate(await gen(a)) + await gen(b)
 
-becomes, with temporaries that are saved with the state like any other variable,
+becomes the following. States carry the temporaries like any other variable.
 
     t1 = total;  t2 = rate;  t3 = <await gen(a)>;  t4 = t2(t3);  t5 = <await gen(b)>
     t1 += t4 + t5;  total = t1
 
-This module takes statements apart, `expressions` what is in them.
+This module lowers statements; `expressions` lowers the expressions in them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hive_frontend.compiler.analysis.syntax import (
     Suspend,
     at,
     call,
-    forget,
+    delete_name,
     has_await,
     is_always_true,
     load,
@@ -39,19 +39,19 @@ class NormalForm:
 
     body: list[ast.stmt]
     suspensions: list[Suspend]
-    """All suspension points; the number of each is its place in this list."""
+    """All suspension points; the number of each is its index in this list."""
     hidden: dict[str, str]
-    """What the variables mean that the compiler brought in, in words."""
+    """Descriptions of the variables that the compiler added."""
     caught: dict[ast.ExceptHandler, str]
-    """Per `except` with suspensions in it: the variable with the exception that it handles."""
+    """Per `except` with suspensions in it: the variable that holds the handled exception."""
     completions: dict[ast.Try, str]
-    """Per `finally` with suspensions in it: the variable that says what it interrupted."""
+    """Per `finally` with suspensions in it: the variable that records how control left the `try`."""
 
 
 def normalise(body: list[ast.stmt], names: Names, cells: Set[str] = frozenset()) -> NormalForm:
-    """The normal form of a prepared function body that the checker found nothing wrong with.
+    """Return the normal form of a prepared function body in which the checker found no problems.
 
-    `cells` are the variables that live in cells.
+    `cells` are the cell variables.
     """
     normaliser = _Normaliser(names, cells)
     return NormalForm(
@@ -121,7 +121,7 @@ class _Normaliser(Expressions):
             case ast.With():
                 self._with(statement, statement.items, out)
             case _:
-                raise AssertionError(f"the checker let pass: {ast.unparse(statement)}")
+                raise AssertionError(f"the checker did not reject: {ast.unparse(statement)}")
 
     # Assignments
 
@@ -158,7 +158,7 @@ class _Normaliser(Expressions):
         out.append(at(statement, ast.Assign([self._place(target, out)], value)))
 
     def _place(self, target: ast.expr, out: list[ast.stmt]) -> ast.expr:
-        """A target whose owner and index are evaluated, with the same context."""
+        """Return a target whose owner and index are evaluated already, with the same context."""
         owner: ast.expr
         match target:
             case ast.Attribute(value=owner, attr=attribute, ctx=context):
@@ -173,10 +173,10 @@ class _Normaliser(Expressions):
         return self.spill(self.lower(node, out), out)
 
     def _augmented(self, statement: ast.AugAssign, out: list[ast.stmt]) -> None:
-        """`target op= value`: Python reads the target before it evaluates the value."""
+        """Lower `target op= value`: Python reads the target before it evaluates the value."""
         target = statement.target
         if isinstance(target, ast.Name) and target.id in self.hidden:
-            # What a comprehension makes: nothing else refers to it.
+            # The result of a comprehension; nothing else refers to it.
             out.append(at(statement, ast.AugAssign(target, statement.op, self.lower(statement.value, out))))
             return
         place = self._place(target, out)
@@ -219,7 +219,9 @@ class _Normaliser(Expressions):
         test = self.lower(loop.test, head)
         leave: list[ast.stmt] = [ast.Break()]
         if loop.orelse:
-            ended = self.name(loop, "ended", f"whether the while loop in line {loop.lineno} came to its end")
+            ended = self.name(
+                loop, "ended", f"whether the while loop in line {loop.lineno} ended without break"
+            )
             out.append(at(loop, ast.Assign([store(ended.id)], ast.Constant(False))))
             leave.insert(0, ast.Assign([store(ended.id)], ast.Constant(True)))
         if not is_always_true(test):
@@ -233,8 +235,8 @@ class _Normaliser(Expressions):
         if not has_await(*loop.body, *loop.orelse):
             out.append(at(loop, ast.For(loop.target, iterable, loop.body, loop.orelse)))
             return
-        # The iterator becomes a variable of the state. Those of Python's own collections can be copied: they
-        # hold a reference to the collection and a position.
+        # The iterator becomes a variable of the state. Iterators of Python's own collections can be copied: they hold
+        # a reference to the collection and a position.
         meaning = f"the iterator of the for loop in line {loop.lineno}"
         iterator = self.name(loop.iter, "for", meaning)
         start = at(loop.iter, call(hidden.ITER, iterable))
@@ -250,7 +252,7 @@ class _Normaliser(Expressions):
             handlers = [self._handler(handler) for handler in node.handlers]
             out.append(at(node, ast.Try(body, handlers, self.block(node.orelse), node.finalbody)))
             return
-        meaning = f"what the finally of the try in line {node.lineno} interrupted"
+        meaning = f"the exception or jump that the finally of the try in line {node.lineno} interrupted"
         done = self.name(node, "done", meaning).id
         protected: list[ast.stmt] = node.body
         if node.handlers:
@@ -264,7 +266,7 @@ class _Normaliser(Expressions):
             handler = at(node, ast.ExceptHandler(None, None, [failed, ast.Raise()]))
             new = at(node, ast.Try(body, [handler], [nothing], final))
         else:
-            # One block less of the 20 that Python nests.
+            # Saves one of the 20 nested blocks that Python allows.
             out.append(at(node, ast.Assign([store(done)], ast.Constant(False))))
             is_open = ast.Compare(load(done), [ast.Is()], [ast.Constant(False)])
             new = at(
@@ -281,16 +283,16 @@ class _Normaliser(Expressions):
         keep: ast.stmt = at(handler, ast.Assign([store(caught)], call(hidden.HANDLED)))
         name, body = handler.name, handler.body
         if name is not None and name in self._cells:
-            # To Python a suspension leaves the handler, where it would empty the cell.
+            # A suspension leaves the handler, and Python would then empty the cell of the name.
             error = ast.Attribute(load(caught), "error", ast.Load())
-            named = [ast.Assign([store(name)], error), ast.Try(body, [], [], forget(name))]
+            named = [ast.Assign([store(name)], error), ast.Try(body, [], [], delete_name(name))]
             name, body = None, [at(handler, statement) for statement in named]
         new = at(handler, ast.ExceptHandler(handler.type, name, [keep, *self.block(body)]))
         self.caught[new] = caught
         return new
 
     def _with(self, node: ast.With, items: list[ast.withitem], out: list[ast.stmt]) -> None:
-        """`with` as PEP 343 expands it, so that what remains of its block can stand in another function."""
+        """Expand a `with` as in PEP 343, so that the rest of its block can move into another function."""
         if not items:
             out += self.block(node.body)
             return

@@ -1,7 +1,7 @@
-"""Makes explicit, in a copy of a function's body, what Python does by the place where code stands.
+"""Prepares a copy of a function's body so that its code can move into other functions.
 
-The code of an agent is cut up and moved into other functions. There `return` means something else, `super()`
-would not find its arguments, and `__private` names would not be those of the class.
+The code of an agent is split into segments, which are other functions. There, `return` means something else, `super()`
+would not find its arguments, and `__private` names would not be mangled. This pass makes all three explicit.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from hive_frontend.compiler.running.hidden import RETURN
 
 
 def prepare(node: ast.AsyncFunctionDef, class_name: str | None) -> list[ast.stmt]:
-    """The body of the function `node`, which was defined in the class of that name, if in any."""
+    """Return the prepared body of the function `node`. `class_name` is the class that defines it, if any."""
     body = copy.deepcopy(node.body)
     parameters = [*node.args.posonlyargs, *node.args.args]
     if class_name is not None:
-        body = _all(_Mangled(class_name), body)
-    return _all(_Explicit(parameters[0].arg if parameters else None), body)
+        body = _transform(_Mangled(class_name), body)
+    return _transform(_Explicit(parameters[0].arg if parameters else None), body)
 
 
-def _all(transformer: ast.NodeTransformer, body: Iterable[ast.stmt]) -> list[ast.stmt]:
+def _transform(transformer: ast.NodeTransformer, body: Iterable[ast.stmt]) -> list[ast.stmt]:
     return [transformer.visit(statement) for statement in body]
 
 
@@ -42,15 +42,15 @@ class _Explicit(ast.NodeTransformer):
                 node.args = [at(node, load("__class__")), at(node, load(self._first))]
         return node
 
-    def _leave(self, node: ast.AST) -> ast.AST:
+    def _skip(self, node: ast.AST) -> ast.AST:
         return node
 
-    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _leave
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _skip
 
 
 class _Mangled(ast.NodeTransformer):
-    """Spells the private names of variables out. Those of attributes are left to Python's compiler, which
-    gets the code inside a class of the same name."""
+    """Mangles private names of variables. Python's compiler mangles those of attributes, because the emitted code is
+    compiled inside a class of the same name."""
 
     def __init__(self, class_name: str) -> None:
         self._prefix = f"_{class_name.lstrip('_')}"
@@ -62,9 +62,9 @@ class _Mangled(ast.NodeTransformer):
 
 
 def without_annotations(body: Iterable[ast.stmt], variables: Set[str]) -> list[ast.stmt]:
-    """`body`, in which these variables are assigned to without an annotation: Python takes none for those that
-    are not a function's own."""
-    return _all(_Unannotated(variables), body)
+    """Return `body` with plain instead of annotated assignments to these variables: Python allows no annotation of a
+    nonlocal variable."""
+    return _transform(_Unannotated(variables), body)
 
 
 class _Unannotated(ast.NodeTransformer):
@@ -78,13 +78,13 @@ class _Unannotated(ast.NodeTransformer):
             return at(node, ast.Pass())
         return at(node, ast.Assign([node.target], node.value))
 
-    def _leave(self, node: ast.AST) -> ast.AST:
+    def _skip(self, node: ast.AST) -> ast.AST:
         return node
 
-    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _leave
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _skip
 
 
 def final_return(origin: ast.AST, value: ast.expr | None) -> ast.Return:
-    """`return value` of the agent itself, which must be told from the returns of suspensions."""
+    """Return the emitted form of a `return` of the agent, which differs from the returns of suspensions."""
     argument = ast.Constant(None) if value is None else value
     return at(origin, ast.Return(call(RETURN, argument)))

@@ -1,1 +1,1 @@
-"""What compiled code calls while it runs."""
+"""Functions and types that compiled code uses while it runs."""

@@ -1,9 +1,9 @@
-"""Exceptions that enter a function again: those that its states carry, and those that an await raises.
+"""Exceptions across suspensions: those that states carry, and those that an await raises.
 
-A state carries an exception that it is handling, or one that waits for a `finally` to end.
+A state carries an exception that an `except` is handling, or that waits for the end of a `finally`.
 
-A function that goes on inside `except` or `finally` raises the exception again, catches it, and so is where
-it was: `raise`, `sys.exception()` and the context of new exceptions are as if it had never been left.
+A segment that resumes inside `except` or `finally` raises the exception again and catches it. `raise`,
+`sys.exception()` and the context of new exceptions then behave as if the function had not been suspended.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _PACKAGE = __name__.partition(".")[0]
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """An exception, and what raising it again would change about it."""
+    """An exception, with its attributes that raising it again would change."""
 
     error: BaseException
     traceback: TracebackType | None
     context: BaseException | None
 
     def __fork__(self, memo: dict[int, Any]) -> Handled:
-        # Branches share exceptions; none of them sees what the others add, because it is set back.
+        # Branches share exceptions. `restore` undoes what other branches added to them.
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -34,39 +34,40 @@ class Handled:
 
 
 def as_carried(error: BaseException) -> Handled:
-    """`error` as it is now."""
+    """Return `error` with its current traceback and context."""
     return Handled(error, error.__traceback__, error.__context__)
 
 
 def handled() -> Handled:
-    """The exception that the calling code is handling."""
+    """Return the exception that the calling code is handling."""
     error = sys.exception()
     assert error is not None
     return as_carried(error)
 
 
-def at_rest(carried: Any) -> Any:
-    """What a state carries, as it is when the state is left."""
+def saved(carried: Any) -> Any:
+    """Return a carried value for the next state; of an exception, with its current traceback and context."""
     return as_carried(carried.error) if type(carried) is Handled else carried
 
 
-def raise_again(carried: Any) -> None:
-    """Raise what a state carries, if it is an exception."""
+def reraise(carried: Any) -> None:
+    """Raise a carried value if it is an exception."""
     if type(carried) is Handled:
         raise carried.error
 
 
 def restore(carried: Any) -> None:
-    """Undo what `raise_again` changed about the exception."""
+    """Restore the traceback and context that `reraise` changed."""
     if type(carried) is Handled:
         carried.error.__traceback__ = carried.traceback
         carried.error.__context__ = carried.context
 
 
 def join_contexts(answer: Handled) -> None:
-    """Set the context of an exception that an await raised, while another was being handled.
+    """Set the context of an exception that an await raised while another exception was being handled.
 
-    What the exception came from has come from what was being handled, in turn. `raise` knows one of the two.
+    The handled exception becomes the context at the end of the raised exception's own chain of contexts. A plain
+    `raise` would replace that chain.
     """
     error, known = answer.error, answer.context
     handled_here = error.__context__
@@ -81,10 +82,10 @@ def join_contexts(answer: Handled) -> None:
         known.__context__ = handled_here
 
 
-def without_own_frames(error: BaseException) -> None:
-    """Drop the frames of Hive's own that stand before those of the code that raised `error`.
+def strip_own_frames(error: BaseException) -> None:
+    """Drop Hive's own frames from the start of the traceback of `error`.
 
-    What a helper or a tool raises came through the runtime on its way to the await.
+    An exception from a helper or a tool passes through the runtime before it reaches the await.
     """
     traceback = error.__traceback__
     while traceback is not None and _is_own(traceback):

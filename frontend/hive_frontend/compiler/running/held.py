@@ -1,8 +1,8 @@
-"""Variables that an agent does not read again, but whose values still do something by being there.
+"""Keeps alive the values of variables that an agent does not read again.
 
-A temporary directory vanishes with the last reference to it, a file closes. Python keeps all variables of a
-function until it ends, so a state keeps those that its code has done with, beside those that it carries.
-Branches share them, as nothing reads them any more.
+A temporary directory is deleted with the last reference to it, and a file is closed. Python keeps all variables of a
+function until it ends, so a state also keeps variables that are no longer live. Branches share their values, because
+no code reads them any more.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from hive_frontend.operations.fork import ATOMS, Memo, Uncopyable
 
 
 class Held(dict[str, Any]):
-    """Such values, by the names of their variables."""
+    """Kept values, by the names of their variables."""
 
     def __fork__(self, memo: Memo) -> Held:
         for name, value in self.items():
             if type(value) not in ATOMS and any(_finalizers(value)) and not hasattr(value, "__fork__"):
-                # The branches may go on to use the resource by another name.
+                # The branches may still use the resource through another name.
                 raise Uncopyable(f"{name!r} is cleaned up once, for all branches")
         return self
 
 
 def hold(held: Held | None, table: Mapping[str, Any], names: Sequence[str]) -> dict[str, Held]:
-    """What a state holds: the variables of these names, or what the state before held of them."""
+    """Return what a state keeps alive: the variables of these names, or what the previous state kept of them."""
     kept = {}
     for name in names:
         value = table.get(name)

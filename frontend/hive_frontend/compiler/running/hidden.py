@@ -1,9 +1,9 @@
-"""The names that the compiler brings into a function; `support` has the functions among them."""
+"""Names that the compiler adds to a function. `support` defines the functions among them."""
 
 from __future__ import annotations
 
 HIDDEN = "_hive_"
-"""Prefix of them all."""
+"""Prefix of all these names."""
 
 # Functions that emitted code calls.
 SUSPEND = f"{HIDDEN}suspend"
@@ -16,8 +16,8 @@ BOUND = f"{HIDDEN}bound"
 LOCALS = f"{HIDDEN}locals"
 TYPE = f"{HIDDEN}type"
 HANDLED = f"{HIDDEN}handled"
-AT_REST = f"{HIDDEN}at_rest"
-RAISE_AGAIN = f"{HIDDEN}raise_again"
+SAVED = f"{HIDDEN}saved"
+RERAISE = f"{HIDDEN}reraise"
 JOIN_CONTEXTS = f"{HIDDEN}join_contexts"
 RESTORE = f"{HIDDEN}restore"
 ENTER = f"{HIDDEN}enter"
@@ -25,16 +25,16 @@ EXIT = f"{HIDDEN}exit"
 HOLD = f"{HIDDEN}hold"
 EXC_INFO = f"{HIDDEN}exc_info"
 
-# Classes and other constants that it refers to.
-ONWARD = f"{HIDDEN}onward"
+# Classes and other constants that emitted code uses.
+NO_WAIT = f"{HIDDEN}no_wait"
 UNBOUND = f"{HIDDEN}unbound"
 THROWN = f"{HIDDEN}thrown"
 RETURNED = f"{HIDDEN}returned"
 
-# Variables of the emitted functions that no state carries.
+# Variables of emitted functions that states do not carry.
 REPLY = f"{HIDDEN}reply"
 HELD = f"{HIDDEN}held"
 LEFT = f"{HIDDEN}left"
 ONCE = f"{HIDDEN}once"
 CELL = f"{HIDDEN}cell_"
-"""Prefix of the parameters that the cells of variables are in."""
+"""Prefix of the parameters that hold the cells of variables."""

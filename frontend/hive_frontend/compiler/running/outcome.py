@@ -1,4 +1,4 @@
-"""What passes between a program and whoever runs it."""
+"""The interface between a program and the code that runs it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from hive_frontend.operation import Operation
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A suspension point: an await or a yield, and the states that end there."""
+    """A suspension point: an await or a yield, at which states wait."""
 
     index: int
     name: str
     line: int
     carried: tuple[str, ...]
-    """Variables that the code after it may read."""
+    """Variables that the code after it may read, and that states carry."""
     guarded: bool = False
-    """Whether a `with` or `finally` around it has something to do at the end."""
+    """Whether it is inside a `with`, or a `try` with a `finally`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Invoke:
-    """The code awaits a plain `async def` function: what it returns is the answer."""
+    """The code awaits a plain `async def` function, whose return value is the answer."""
 
     function: FunctionType
     arguments: dict[str, Any]
@@ -33,13 +33,13 @@ class Invoke:
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """An async generator yields; what it is sent is the answer."""
+    """An async generator yields; the value sent to it is the answer."""
 
     value: Any
 
 
 class Suspended(NamedTuple):
-    """The code reached an await or a yield: which, what it waits for, and with which variables it goes on."""
+    """The code reached an await or a yield: the point, what it waits for, and the variables to resume with."""
 
     point: Point
     operation: Operation[Any] | Invoke | Yield
@@ -58,6 +58,6 @@ Outcome = Suspended | Returned
 
 @dataclass(frozen=True, slots=True)
 class Thrown:
-    """An answer that is an exception: the await raises it."""
+    """An exception as an answer: the await raises it."""
 
     error: BaseException

@@ -1,4 +1,4 @@
-"""The functions that emitted code calls, by the names that it calls them by."""
+"""The functions that emitted code calls, by their hidden names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from hive_frontend.compiler.running import hidden
 from hive_frontend.compiler.running.handled import (
     Handled,
-    at_rest,
     handled,
     join_contexts,
-    raise_again,
+    reraise,
     restore,
+    saved,
 )
 from hive_frontend.compiler.running.held import hold
 from hive_frontend.compiler.running.outcome import Invoke, Point, Returned, Suspended, Yield
@@ -32,22 +32,21 @@ _MISSING = object()
 
 
 class NotAnOperation(HiveError, TypeError):
-    """Agent code awaits something that a search cannot do. The code itself gets it as a `ForeignAwait`."""
+    """Agent code awaits something that is not an operation. In agent code it is raised as a `ForeignAwait`."""
 
 
 class Unbound:
-    """Stands for a variable without a value on the way into a function."""
+    """Marks a variable without a value among the arguments of a segment."""
 
 
-ONWARD: Any = object()
-"""What a join waits for."""
+NO_WAIT: Any = object()
+"""The operation of a join, which resumes at once."""
 
 
 class BoundBuiltin:
-    """A bound method of a built-in object, such as `found.append`, in a form that forks soundly.
+    """A bound method of a built-in object, such as `found.append`, that can be forked.
 
-    Copiers take built-in functions for atoms, so that the method in the copy would still act on the original
-    list.
+    Copying treats built-in functions as atoms, so a copied method would still act on the original list.
     """
 
     __slots__ = ("name", "owner")
@@ -68,7 +67,7 @@ def is_bound_builtin(value: Any) -> bool:
 
 
 def is_foreign(function: FunctionType) -> bool:
-    """Whether a coroutine function belongs to Python's own library, which needs an event loop around it."""
+    """Whether a coroutine function is from Python's standard library; such functions need an event loop."""
     return (function.__module__ or "").partition(".")[0] in sys.stdlib_module_names
 
 
@@ -81,9 +80,9 @@ def _bound(table: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _callee(function: Any) -> Any:
-    """What to call where the code calls `function` to await the result.
+    """Return what to call in place of `function` where the code awaits the result.
 
-    Only this is decided here; the emitted code makes the call, so that its traceback is the native one.
+    The emitted code makes the call itself, so that tracebacks are the same as without Hive.
     """
     kind = type(function)
     if kind is FunctionType:
@@ -116,7 +115,7 @@ def _invoke(function: FunctionType, /, *args: Any, **kwargs: Any) -> Invoke:
                 f"{WHAT_WORKS}"
             )
         )
-    # A coroutine that never starts: Python binds the arguments, and complains about them, in its own way.
+    # The coroutine never starts. It is made so that Python itself binds the arguments and reports errors in them.
     coroutine = function(*args, **kwargs)
     values = coroutine.cr_frame.f_locals
     arguments = {name: values[name] for name in parameters_of(function)}
@@ -125,7 +124,7 @@ def _invoke(function: FunctionType, /, *args: Any, **kwargs: Any) -> Invoke:
 
 
 def parameters_of(function: FunctionType) -> tuple[str, ...]:
-    """The names of all parameters."""
+    """Return the names of all parameters."""
     code = function.__code__
     stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + stars]
@@ -140,14 +139,14 @@ def _as_operation(awaited: Any) -> Operation[Any] | Invoke:
     if isinstance(awaited, CoroutineType):
         what = f"a coroutine of {awaited.__qualname__}"
         awaited.close()
-    raise ForeignAwait(NotAnOperation(f"the agent awaits {what}, which a search cannot do: {WHAT_WORKS}"))
+    raise ForeignAwait(NotAnOperation(f"the agent awaits {what}, which an agent cannot await: {WHAT_WORKS}"))
 
 
 def functions(points: Sequence[Point]) -> dict[str, Any]:
-    """What the hidden names mean in the code of a program with these suspension points."""
+    """Return the values of the hidden names in the code of a program with these suspension points."""
 
     def suspend(index: int, operation: Any, variables: dict[str, Any]) -> Suspended:
-        if operation is not ONWARD and not isinstance(operation, (Invoke, Yield, Operation)):
+        if operation is not NO_WAIT and not isinstance(operation, (Invoke, Yield, Operation)):
             operation = _as_operation(operation)
         return Suspended(points[index], operation, variables)
 
@@ -155,7 +154,11 @@ def functions(points: Sequence[Point]) -> dict[str, Any]:
 
 
 def _bound_enter(manager: Any) -> Callable[[], Any]:
-    """A context manager's `__enter__`; `TypeError` if it has not both methods."""
+    """Return the `__enter__` of a context manager.
+
+    Raises:
+        TypeError: if it lacks `__enter__` or `__exit__`.
+    """
     enter = _method_of(manager, "__enter__")
     protocol = f"{type(manager).__name__!r} object does not support the context manager protocol"
     if enter is _MISSING:
@@ -166,12 +169,12 @@ def _bound_enter(manager: Any) -> Callable[[], Any]:
 
 
 def _bound_exit(manager: Any) -> Callable[..., Any]:
-    """Its `__exit__`."""
+    """Return the `__exit__` of a context manager."""
     return _method_of(manager, "__exit__")  # type: ignore[no-any-return]
 
 
 def _method_of(manager: Any, name: str) -> Any:
-    """A method, found as the `with` statement finds it: on the type."""
+    """Look a method up on the type, as the `with` statement does."""
     kind = type(manager)
     for base in kind.__mro__:
         if name in vars(base):
@@ -191,15 +194,15 @@ _FUNCTIONS: Mapping[str, Any] = {
     hidden.LOCALS: builtins.locals,
     hidden.TYPE: builtins.type,
     hidden.HANDLED: handled,
-    hidden.AT_REST: at_rest,
-    hidden.RAISE_AGAIN: raise_again,
+    hidden.SAVED: saved,
+    hidden.RERAISE: reraise,
     hidden.RESTORE: restore,
     hidden.JOIN_CONTEXTS: join_contexts,
     hidden.ENTER: _bound_enter,
     hidden.EXIT: _bound_exit,
     hidden.EXC_INFO: sys.exc_info,
     hidden.UNBOUND: Unbound,
-    hidden.ONWARD: ONWARD,
+    hidden.NO_WAIT: NO_WAIT,
     hidden.THROWN: Handled,
     hidden.RETURNED: Returned,
 }
