@@ -101,7 +101,7 @@ async def test_other_servers_behind_a_router_are_asked_without_extras() -> None:
 
 @pytest.mark.parametrize("servers", [[], "http://localhost:30000"])
 def test_servers_are_a_list_of_urls(servers: Any) -> None:
-    with pytest.raises(ValueError, match="servers must be the URLs"):
+    with pytest.raises(ValueError, match="servers must be a list of the URLs"):
         HttpClient("http://localhost:30000", servers=servers)
 
 

@@ -34,7 +34,7 @@ FAREWELLS: dict[str, Any] = {
 }
 WARNINGS = {
     "failed": "the server answered 500: out of order",
-    "no JSON": "the answer is no JSON object",
+    "no JSON": "the answer is not a JSON object",
     "lost": "without an answer",
     "hangs": "no answer within 0.2 s",
 }
