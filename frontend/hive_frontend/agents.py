@@ -14,7 +14,7 @@ from hive_frontend.client.contract import Client
 from hive_frontend.client.http.client import HttpClient
 from hive_frontend.compiler import Program, compile_agent
 from hive_frontend.compiler.flow_graph import FlowGraph
-from hive_frontend.operation import Operation, Scope, entered, here, to_be_awaited
+from hive_frontend.operation import Operation, Scope, current_environment, entered, tracked
 from hive_frontend.operations import fork
 from hive_frontend.operations.budget import Budget, Meter
 from hive_frontend.operations.child import Child
@@ -68,7 +68,7 @@ class Agent(Generic[P, R]):
         self.name = check_name("the name of an agent", function.__name__ if name is None else name)
         self.supervisor: Supervisor = Once() if supervisor is None else supervisor
         self._function: Callable[..., Any] = function
-        self._client, self._model = _whom_to_ask(model)
+        self._client, self._model = _client_and_model(model)
         self._attempts = None if retries is None else retries + 1
         self._timeout_s = timeout
         self._budget = budget
@@ -80,10 +80,10 @@ class Agent(Generic[P, R]):
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
-        scope = here()
+        scope = current_environment()
         child: Child[R] = Child(self, (*args,), kwargs)
         if isinstance(scope, Scope):
-            return to_be_awaited(child.__hive_operation__())
+            return tracked(child.__hive_operation__())
         return self._run_natively(*args, **kwargs)
 
     def __hive_call__(self, *args: Any, **kwargs: Any) -> Operation[R]:
@@ -96,7 +96,7 @@ class Agent(Generic[P, R]):
                 f"agent {self.name} is an async generator and cannot be awaited: use child = spawn(...), and await "
                 "child.next()"
             )
-        session = here()
+        session = current_environment()
         if session is None:
             return await self.call(*args, **kwargs)
         assert isinstance(session, Session)
@@ -135,7 +135,7 @@ class Agent(Generic[P, R]):
         bound.apply_defaults()
         return bound.arguments
 
-    def refuse_taken(self, positional: int, words: Iterable[str]) -> None:
+    def check_keywords(self, positional: int, words: Iterable[str]) -> None:
         """Raise `TypeError` if a keyword given to `run` is also the name of a parameter of the agent."""
         names = [*self._signature.parameters][len(self._instance) + positional :]
         for word in words:
@@ -176,7 +176,7 @@ class Agent(Generic[P, R]):
         return f"<agent {self.name}{self._signature}>"
 
 
-def _whom_to_ask(model: Client | str | None) -> tuple[Client | None, str | None]:
+def _client_and_model(model: Client | str | None) -> tuple[Client | None, str | None]:
     """Return the client that `model=` means, or else the name of a model at the session's server."""
     if model is None or isinstance(model, Client):
         return model, None

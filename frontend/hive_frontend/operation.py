@@ -90,7 +90,7 @@ class Operation(ABC, Generic[T_co]):
 
     def __await__(self) -> Generator[Any, None, T_co]:
         """Perform the operation in a native run."""
-        around = _surroundings.get()
+        around = _environment.get()
         if around is None:
             raise NoModelError(
                 "an operation was awaited outside a run, so there is no model to call; "
@@ -100,7 +100,7 @@ class Operation(ABC, Generic[T_co]):
         return result
 
 
-class Surroundings(Protocol):
+class Environment(Protocol):
     """The environment of running code: a step of a compiled agent, a native agent, or a bare session."""
 
     @property
@@ -114,12 +114,12 @@ class Surroundings(Protocol):
 class Scope:
     """One step of a compiled agent, that is its code between two awaits. Collects the operations and the score."""
 
-    __slots__ = ("earlier", "made", "score", "session")
+    __slots__ = ("earlier_operations", "last_operation", "score", "session")
 
-    def __init__(self, session: Surroundings) -> None:
-        self.made: Operation[Any] | None = None
+    def __init__(self, session: Environment) -> None:
+        self.last_operation: Operation[Any] | None = None
         """The last operation that the code has created since its last await."""
-        self.earlier: list[Operation[Any]] = []
+        self.earlier_operations: list[Operation[Any]] = []
         """The operations created before it in the same step."""
         self.score: float | None = None
         self.session = session
@@ -135,16 +135,16 @@ class Scope:
         )
 
 
-_surroundings: ContextVar[Surroundings | None] = ContextVar("hive_surroundings", default=None)
+_environment: ContextVar[Environment | None] = ContextVar("hive_surroundings", default=None)
 
-here = _surroundings.get
+current_environment = _environment.get
 """Return the environment of the calling code."""
-enter, leave = _surroundings.set, _surroundings.reset
+enter, leave = _environment.set, _environment.reset
 """`entered`, split in two for the hot path of the runtime."""
 
 
 @contextmanager
-def entered(around: Surroundings) -> Iterator[None]:
+def entered(around: Environment) -> Iterator[None]:
     """Run the block in the environment `around`."""
     token = enter(around)
     try:
@@ -153,29 +153,29 @@ def entered(around: Surroundings) -> Iterator[None]:
         leave(token)
 
 
-MAKING: set[Scope] = set()
+SCOPES_WITH_OPERATIONS: set[Scope] = set()
 """Steps that have created operations. Usually empty, so most steps only check that."""
 
 
-def to_be_awaited(operation: _Op) -> _Op:
+def tracked(operation: _Op) -> _Op:
     """Register a new operation with the current step, which warns if it is never awaited. Returns `operation`."""
-    scope = here()
+    scope = current_environment()
     if type(scope) is Scope:
-        MAKING.add(scope)
-        if scope.made is not None:
-            scope.earlier.append(scope.made)
-        scope.made = operation
+        SCOPES_WITH_OPERATIONS.add(scope)
+        if scope.last_operation is not None:
+            scope.earlier_operations.append(scope.last_operation)
+        scope.last_operation = operation
     return operation
 
 
-def forgotten(scope: Scope) -> list[Operation[Any]]:
+def never_awaited(scope: Scope) -> list[Operation[Any]]:
     """Return the operations that a step created and that nothing refers to any more: an `await` was forgotten."""
-    made, found = scope.earlier, []
-    assert scope.made is not None
-    made.append(scope.made)
-    scope.made = None
-    while made:
-        operation = made.pop()
+    created, found = scope.earlier_operations, []
+    assert scope.last_operation is not None
+    created.append(scope.last_operation)
+    scope.last_operation = None
+    while created:
+        operation = created.pop()
         if sys.getrefcount(operation) == 2:
             found.append(operation)
     return found
@@ -187,7 +187,7 @@ def score(value: float) -> None:
     It applies to the state that begins at the next `await` (or to the result, at `return`). A state without a score
     of its own inherits that of the state before it.
     """
-    scope = here()
+    scope = current_environment()
     if not isinstance(scope, Scope):
         raise HiveError("score() was called outside a run; call it in the code of an agent that is running")
     try:

@@ -95,7 +95,7 @@ async def arun(
         "on_event": on_event,
     }
     own |= {"on_piece": on_piece, "trace": trace, "checkpoint": checkpoint, "replay": replay}
-    agent.refuse_taken(len(args), [word for word, given in own.items() if given is not None])
+    agent.check_keywords(len(args), [word for word, given in own.items() if given is not None])
     arguments = agent.bind(*args, **kwargs)
     if supervisor is not None:
         supervisor.check(agent.graph())
@@ -132,7 +132,7 @@ async def arun(
             async with session:
                 await search.search(arguments)
             totals = session.totals
-            span.note(
+            span.set(
                 results=len(search.results),
                 states_fired=search.fired,
                 requests=totals.requests,

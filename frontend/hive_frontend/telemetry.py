@@ -32,7 +32,7 @@ class Span:
     def __init__(self, span: Any = None) -> None:
         self._span = span
 
-    def note(self, **attributes: Value) -> None:
+    def set(self, **attributes: Value) -> None:
         """Set attributes of the span, each prefixed with `hive.`; None is left out."""
         if self._span is not None:
             for name, value in attributes.items():
@@ -67,7 +67,7 @@ def _span(kind: str, name: str, attributes: Mapping[str, Value]) -> Iterator[Spa
         f"{kind} {name}", kind=span_kind, record_exception=False, set_status_on_exception=False
     ) as otel_span:
         opened = Span(otel_span)
-        opened.note(**attributes)
+        opened.set(**attributes)
         try:
             yield opened
         except BaseException as error:
@@ -77,7 +77,7 @@ def _span(kind: str, name: str, attributes: Mapping[str, Value]) -> Iterator[Spa
             raise
 
 
-def hand_over(context: Context) -> None:
+def make_current_in(context: Context) -> None:
     """Make the current span the current one in `context`, too."""
     if active():
         context.run(_otel_context.attach, _otel_context.get_current())

@@ -7,11 +7,11 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from hive_frontend.client.body_fields import matches_grammar
 from hive_frontend.client.cached_message import CachedMessage
 from hive_frontend.client.contract import CallTimeout, Client, Completion, MessageCall, OnText, Request
 from hive_frontend.client.guard import RealCallForbidden, forbid_real_calls
 from hive_frontend.client.messages import Message
-from hive_frontend.client.spelling import fits
 from hive_frontend.client.structured import InvalidAnswer
 from hive_frontend.client.text_messages import as_text, decoded, prefilled
 from hive_frontend.errors import HiveError, ModelError
@@ -121,7 +121,9 @@ class FunctionModel(Client):
 
     def _checked(self, request: Request, answer: Answer) -> Completion:
         completion = Completion(answer, len(answer.split()), 0, "stop") if isinstance(answer, str) else answer
-        if self._grammars and not fits(request.sampling, completion.text, completion.finish_reason):
+        if self._grammars and not matches_grammar(
+            request.sampling, completion.text, completion.finish_reason
+        ):
             what = "choices" if request.sampling.choices else "regex"
             raise InvalidAnswer(
                 f"the function of a FunctionModel returned {completion.text[:200]!r}, which {what} does not allow, for "

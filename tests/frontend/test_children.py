@@ -224,7 +224,7 @@ async def test_resume_needs_a_value_that_was_taken() -> None:
     async def program() -> None:
         await spawn(gatherer, "x").resume("early")
 
-    with pytest.raises(HiveError, match="is not waiting for a value: await next\(\) first"):
+    with pytest.raises(HiveError, match=r"is not waiting for a value: await next\(\) first"):
         await compiled(program)
 
 

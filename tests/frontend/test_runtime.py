@@ -250,7 +250,7 @@ def test_scores_are_numbers(value: Any) -> None:
     async def program() -> None:
         score(value)
 
-    with pytest.raises(TypeError, match="score\(\) takes a number"):
+    with pytest.raises(TypeError, match=r"score\(\) takes a number"):
         run(program, model=ScriptedModel([]))
 
 

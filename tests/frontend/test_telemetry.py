@@ -197,7 +197,7 @@ sys.modules["opentelemetry"] = None
 from hive_frontend import telemetry
 assert telemetry._otel is None and not telemetry.active() and telemetry.headers() is None
 with telemetry.span("run", "x") as span:
-    span.note(a=1)
+    span.set(a=1)
 print("fine")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

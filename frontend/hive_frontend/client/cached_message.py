@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hive_frontend.client.reply import Reply
-from hive_frontend.operation import Operation, to_be_awaited
+from hive_frontend.operation import Operation, tracked
 
 
 class KvUse(NamedTuple):
@@ -88,7 +88,7 @@ class CachedMessage:
 
         Messages made with it as a parent are not affected. Deleting a deleted message does nothing.
         """
-        return to_be_awaited(Delete(self))
+        return tracked(Delete(self))
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""

@@ -9,7 +9,7 @@ from hive_frontend.client.contract import Client
 from hive_frontend.client.http.client import as_client
 from hive_frontend.client.messages import Message, Role
 from hive_frontend.errors import NoModelError
-from hive_frontend.operation import here
+from hive_frontend.operation import current_environment
 
 
 class Dialogue:
@@ -77,7 +77,7 @@ class Dialogue:
         `model` is a client or a URL; the default is the model of the current run or session.
         """
         client = None if model is None else as_client(model)
-        if client is None and (around := here()) is not None:
+        if client is None and (around := current_environment()) is not None:
             client = cast("Client | None", around.client)
         if client is None:
             raise NoModelError(

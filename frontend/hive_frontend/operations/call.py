@@ -13,7 +13,7 @@ from hive_frontend.client.messages import Message
 from hive_frontend.client.reply import Reply
 from hive_frontend.client.structured import parse_as, schema_of
 from hive_frontend.errors import JournalError
-from hive_frontend.operation import NOT_NOW, Call, NotNow, Operation, to_be_awaited
+from hive_frontend.operation import NOT_NOW, Call, NotNow, Operation, tracked
 from hive_frontend.operations.fork import Memo, copy
 from hive_frontend.operations.model_call import ModelCall, checked_sample, sampling_of
 from hive_frontend.operations.transition import Transition
@@ -244,7 +244,7 @@ def gen(
     elif json_schema is not None:
         json_schema = schema_text(json_schema)
     sampling = sampling_of(max_tokens, temperature, top_p, top_k, stop, regex, json_schema, choices)
-    # Not `to_be_awaited`, which is a price at every step of a search: the compiler knows `gen` where it sees it.
+    # Not `tracked`, which is a price at every step of a search: the compiler knows `gen` where it sees it.
     return Gen(
         () if raw else as_messages(prompt),
         str(prompt) if raw else None,
@@ -297,7 +297,7 @@ def gather(
             "two calls of one gather continue the same dialogue, which can take only one answer at a time; "
             "give each call its own dialogue.copy()"
         )
-    return to_be_awaited(Gather(tuple(found), name, return_exceptions))
+    return tracked(Gather(tuple(found), name, return_exceptions))
 
 
 def _shares_child(one: Operation[Any], other: Operation[Any]) -> bool:

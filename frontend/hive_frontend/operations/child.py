@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Generator
 from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
 from hive_frontend.errors import ChildEnded, HiveError
-from hive_frontend.operation import Operation, entered, to_be_awaited
+from hive_frontend.operation import Operation, entered, tracked
 from hive_frontend.operations.budget import Meter
 from hive_frontend.operations.fork import Memo, copy
 from hive_frontend.operations.native import NativeScope
@@ -92,11 +92,11 @@ class Child(Generic[T]):
 
     def next(self) -> Operation[T]:
         """Return the next value that the child yields or returns."""
-        return to_be_awaited(_Step(self, None, take=True))
+        return tracked(_Step(self, None, take=True))
 
     def resume(self, value: object) -> Operation[None]:
         """Send `value` to the `yield` at which the child is suspended, and run it to its next `yield`."""
-        return cast("Operation[None]", to_be_awaited(_Step(self, value, take=False)))
+        return cast("Operation[None]", tracked(_Step(self, value, take=False)))
 
     def __hive_operation__(self) -> Operation[T]:
         return _Finish(self)
@@ -176,9 +176,9 @@ class Child(Generic[T]):
         args, self._args = self._args, ()
         kwargs, self._kwargs = self._kwargs, {}
         if waiting is None:
-            best = await run.search_new(agent, agent.bind(*args, **kwargs), self._caller, transition)
+            best = await run.start_search(agent, agent.bind(*args, **kwargs), self._caller, transition)
         else:
-            best = await run.search_on(agent, waiting, value, self.score, self._caller, transition)
+            best = await run.resume_search(agent, waiting, value, self.score, self._caller, transition)
         (self._waiting, best.waiting), self.score = (best.waiting, None), best.score
         if self._waiting is None:
             self._end(best.value)

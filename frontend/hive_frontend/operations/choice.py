@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from hive_frontend.operation import Operation, to_be_awaited
+from hive_frontend.operation import Operation, tracked
 from hive_frontend.operations.fork import Memo, copy
 from hive_frontend.operations.transition import Transition
 
@@ -41,4 +41,4 @@ def choose(options: Sequence[T], *, name: str | None = None) -> Operation[T]:
     found = tuple(options)
     if not found or isinstance(options, str):
         raise ValueError(f"choose takes a list of at least one option, not {options!r}")
-    return to_be_awaited(Choose(found, name))
+    return tracked(Choose(found, name))

@@ -22,7 +22,7 @@ from hive_frontend.client.contract import (
     Sampling,
     schema_text,
 )
-from hive_frontend.operation import Operation, to_be_awaited
+from hive_frontend.operation import Operation, tracked
 from hive_frontend.operations.fork import Memo
 from hive_frontend.operations.model_call import ModelCall, checked_sample, sampling_of
 from hive_frontend.operations.transition import Transition
@@ -126,7 +126,7 @@ def prefill(
             `--hive-kv-segments`, or a `TextMessages` around any model.
         ModelError: if the server refuses, for example because a parent was deleted or its session has ended.
     """
-    return to_be_awaited(Prefill("prefill", text, parents, offsets, new_offset, Sampling(), name, agent))
+    return tracked(Prefill("prefill", text, parents, offsets, new_offset, Sampling(), name, agent))
 
 
 def decode(
@@ -169,7 +169,7 @@ def decode(
         raise TypeError(
             f'corrector must be a name such as "none", or a dict with a "kind", not {corrector!r}'
         )
-    return to_be_awaited(
+    return tracked(
         Decode(
             "decode",
             header,

@@ -11,7 +11,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar, cast, overload
 
 from hive_frontend.errors import ToolTimeout
-from hive_frontend.operation import Operation, entered, to_be_awaited
+from hive_frontend.operation import Operation, entered, tracked
 from hive_frontend.operations.fork import Memo, copy
 from hive_frontend.operations.native import NativeScope
 from hive_frontend.operations.transition import Transition
@@ -45,12 +45,12 @@ class Tool(Operation[Any]):
         # Agents and models that the function calls get paths below this transition's.
         scope = NativeScope(transition.session, transition.caller, transition.new_inner_path())
         with entered(scope):
-            if self.rebuilds:
+            if self.must_repeat:
                 return await self._call(transition)
             return await transition.session.journaled(self, transition, lambda: self._call(transition))
 
     @property
-    def rebuilds(self) -> bool:
+    def must_repeat(self) -> bool:
         """Whether the call must be repeated when a run is resumed from a checkpoint.
 
         The directories of workspaces do not outlive a process; repeating the calls creates them again.
@@ -172,4 +172,4 @@ def tool(
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
     label = name or cast("str | None", getattr(function, "__name__", None))
-    return to_be_awaited(Tool(function, args, kwargs, label, timeout, redo))
+    return tracked(Tool(function, args, kwargs, label, timeout, redo))

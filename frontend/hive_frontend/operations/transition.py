@@ -11,7 +11,7 @@ from hive_frontend.client.cached_message import CachedMessage
 from hive_frontend.client.contract import Client, OnText, Request
 from hive_frontend.client.dialogue import Dialogue
 from hive_frontend.client.reply import Reply
-from hive_frontend.operation import Operation, Surroundings
+from hive_frontend.operation import Environment, Operation
 from hive_frontend.operations.budget import Meter
 from hive_frontend.operations.identity import LongPath, Path
 from hive_frontend.operations.model_call import ModelCall
@@ -66,7 +66,7 @@ class Kept:
     """The code of the agent, and of the helpers that it is running."""
 
 
-class SessionContract(Surroundings, Protocol):
+class SessionContract(Environment, Protocol):
     """What operations need of a session."""
 
     @property
@@ -125,12 +125,12 @@ class RunContract(Protocol):
     def ends(self, error: BaseException, /) -> bool:
         """Return whether an error ends the run, so that agents do not see it."""
 
-    async def search_new(
+    async def start_search(
         self, agent: Any, arguments: dict[str, Any], caller: Caller, transition: Transition, /
     ) -> Best:
         """Search another agent from its beginning, as part of a transition."""
 
-    async def search_on(
+    async def resume_search(
         self,
         agent: Any,
         waiting: Any,
@@ -189,7 +189,7 @@ class Transition:
         self.name = name
         """Name of the gather to which the part belongs."""
         self.long = long
-        """Hashes of the path if it is longer than `PIECE`."""
+        """Hashes of the path if it is longer than `PATH_CHUNK`."""
         self.origin: object = None
         """The state that fires; None if the awaiting code is an ordinary coroutine."""
         self.kept: Kept | None = None

@@ -45,7 +45,7 @@ def is_remade(operation: object) -> bool:
     """Whether an operation calls a function that is called again where a run is resumed."""
     match operation:
         case Tool():
-            return operation.rebuilds
+            return operation.must_repeat
         case Gather():
             return any(map(is_remade, operation.parts))
     return False

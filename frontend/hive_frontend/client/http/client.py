@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
+from hive_frontend.client.body_fields import grammar_fields, matches_grammar, message_fields, sampling_fields
 from hive_frontend.client.cached_message import CachedMessage
 from hive_frontend.client.contract import (
     CallTimeout,
@@ -31,7 +32,6 @@ from hive_frontend.client.http.transport import Transport
 from hive_frontend.client.json_text import Json
 from hive_frontend.client.messages import Message
 from hive_frontend.client.prices import Prices
-from hive_frontend.client.spelling import fits, grammar_of, settings_of, spelled
 from hive_frontend.errors import HiveError, ModelError
 from hive_frontend.wire import HEADER_PREFIX, check_name, sample_seed
 
@@ -252,13 +252,13 @@ class HttpClient(Client):
     async def _draw(self, request: Request, attempts: int, on_text: OnText | None) -> Completion:
         call = PendingCall(request, on_text)
         done = await self._answer(call, attempts)
-        if call.unchecked and not fits(request.sampling, done.text, done.finish_reason):
+        if call.unchecked and not matches_grammar(request.sampling, done.text, done.finish_reason):
             # Only a call with `retries` is made again, and a stream cannot be: its text has been delivered.
             left = 1 if on_text is not None or request.attempts is None else request.attempts
             for attempt in range(1, left):
                 seed = sample_seed(request.seed, _REDRAW_OFFSET + attempt)
                 done = await self._answer(PendingCall(request._replace(seed=seed), None), attempts)
-                if fits(request.sampling, done.text, done.finish_reason):
+                if matches_grammar(request.sampling, done.text, done.finish_reason):
                     return done
             raise invalid_answer(self.url, request.sampling, done.text)
         return done
@@ -323,7 +323,7 @@ class HttpClient(Client):
             self._has_generate = await self._generate.draw_batch(
                 calls,
                 request.prompt,
-                self._generate_settings(request, settings_of(request.sampling)),
+                self._generate_settings(request, sampling_fields(request.sampling)),
                 await self._names.adapter(request.model),
                 [sample_seed(call.request.seed, call.request.sample) for call in calls],
                 attempts,
@@ -348,7 +348,7 @@ class HttpClient(Client):
                 prompt = await self._rendering.prompt(request.session, request.messages)
                 self._is_hive = prompt is not None
             if prompt is not None and prompt.sampling_params is not None:
-                settings = {**prompt.sampling_params, **settings_of(request.sampling)}
+                settings = {**prompt.sampling_params, **sampling_fields(request.sampling)}
                 if stops := [*prompt.sampling_params.get("stop", ()), *request.sampling.stop]:
                     settings["stop"] = stops
                 if not await self._serve_generate(call, {"input_ids": list(prompt.ids)}, settings, attempts):
@@ -358,7 +358,7 @@ class HttpClient(Client):
                 return
         elif self._has_generate:
             self._has_generate = await self._serve_generate(
-                call, {"text": request.prompt}, settings_of(request.sampling), attempts
+                call, {"text": request.prompt}, sampling_fields(request.sampling), attempts
             )
             if self._has_generate:
                 return
@@ -389,7 +389,7 @@ class HttpClient(Client):
 
     @staticmethod
     def _generate_settings(request: Request, settings: Json) -> Json:
-        return {**settings, "max_new_tokens": request.sampling.max_tokens, **grammar_of(request.sampling)}
+        return {**settings, "max_new_tokens": request.sampling.max_tokens, **grammar_fields(request.sampling)}
 
     async def _serve_openai(self, calls: Sequence[PendingCall], attempts: int) -> None:
         request = calls[0].request
@@ -399,8 +399,8 @@ class HttpClient(Client):
         served = await self._names.named(request.model)
         identity = self._tags.identity(request, await self._detect_hive())
         chat = request.prompt is None
-        prompt: Json = {"messages": spelled(request.messages)} if chat else {"prompt": request.prompt}
-        fields = {"model": served.name, **settings_of(sampling), "seed": identity.seed, **identity.fields}
+        prompt: Json = {"messages": message_fields(request.messages)} if chat else {"prompt": request.prompt}
+        fields = {"model": served.name, **sampling_fields(sampling), "seed": identity.seed, **identity.fields}
         await self._openai.draw(calls, {**prompt, **fields}, served, attempts, identity.headers)
 
     async def _make_message(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hive_frontend.client.body_fields import grammar_fields, message_fields, sampling_fields
 from hive_frontend.client.http.answers import as_dict, read_generated
 from hive_frontend.client.http.merging import PendingCall, fail_begun, next_attempt, waiting
 from hive_frontend.client.http.prompts import Prompt, PromptCache
 from hive_frontend.client.http.transport import Transport, is_transient_status, message_of
 from hive_frontend.client.json_text import Json
-from hive_frontend.client.spelling import grammar_of, settings_of, spelled
 from hive_frontend.errors import ModelError
 from hive_frontend.wire import custom_params
 
@@ -84,8 +84,8 @@ class _Drawing:
         shared = dict(tags[0])
         for tag in tags[1:]:
             shared = {name: value for name, value in shared.items() if tag.get(name) == value}
-        settings = settings_of(request.sampling)
-        settings |= grammar_of(request.sampling)
+        settings = sampling_fields(request.sampling)
+        settings |= grammar_fields(request.sampling)
         settings["max_new_tokens"] = request.sampling.max_tokens
         settings["custom_params"] = custom_params(shared)
         if streams:
@@ -96,7 +96,7 @@ class _Drawing:
         if request.prompt is not None:
             body["text"] = request.prompt
         else:
-            body["messages"] = spelled(request.messages)
+            body["messages"] = message_fields(request.messages)
             # A known prompt must be rendered to the same tokens again, so it begins with the same prefix as before.
             known = self._prompts.get(request.session, request.messages)
             self._prefix = (

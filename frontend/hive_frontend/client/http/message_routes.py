@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 from urllib.parse import quote
 
+from hive_frontend.client.body_fields import grammar_fields, sampling_fields
 from hive_frontend.client.cached_message import CachedMessage, KvUse
 from hive_frontend.client.contract import MessageCall, OnText
 from hive_frontend.client.http.answers import as_dict, completion_of, prompt_usage
@@ -15,7 +16,6 @@ from hive_frontend.client.http.transport import Transport
 from hive_frontend.client.json_text import Json
 from hive_frontend.client.prices import Prices
 from hive_frontend.client.reply import Reply
-from hive_frontend.client.spelling import grammar_of, settings_of
 from hive_frontend.errors import ModelError
 from hive_frontend.wire import HEADER_PREFIX, sample_seed
 
@@ -55,8 +55,8 @@ class MessageRoutes:
             if self._replay == "off":
                 headers[f"{HEADER_PREFIX}replay"] = "off"
             body["sampling_params"] = {
-                **settings_of(request.sampling),
-                **grammar_of(request.sampling),
+                **sampling_fields(request.sampling),
+                **grammar_fields(request.sampling),
                 "max_new_tokens": request.sampling.max_tokens,
                 # These routes have no sample number, so the server cannot derive the seed.
                 "sampling_seed": sample_seed(request.seed, request.sample),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
+from hive_frontend.client.body_fields import Kind
 from hive_frontend.client.http.answers import as_dict
 from hive_frontend.client.http.transport import Transport
 from hive_frontend.client.json_text import Json
-from hive_frontend.client.spelling import Kind
 from hive_frontend.errors import ModelError
 
 _OWNERS: Mapping[str, Kind] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hive_frontend.client.body_fields import is_wrapped, openai_grammar_fields, unwrapped
 from hive_frontend.client.http.answers import (
     NO_USAGE,
     as_dict,
@@ -18,7 +19,6 @@ from hive_frontend.client.http.merging import PendingCall, fail_begun, waiting
 from hive_frontend.client.http.model_names import Served
 from hive_frontend.client.http.transport import Transport
 from hive_frontend.client.json_text import Json
-from hive_frontend.client.spelling import is_wrapped, openai_grammar, unwrapped
 from hive_frontend.errors import ModelError
 
 
@@ -43,7 +43,7 @@ class OpenAIRoutes:
         that are the same for all servers."""
         sampling = calls[0].request.sampling
         chat = "messages" in prompt
-        grammar = openai_grammar(sampling, served.kind, chat=chat)
+        grammar = openai_grammar_fields(sampling, served.kind, chat=chat)
         wrapped = is_wrapped(sampling, served.kind, chat=chat)
         while True:
             length = self._max_tokens if chat else "max_tokens"

@@ -9,10 +9,10 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hive_frontend.client.body_fields import message_fields
 from hive_frontend.client.http.transport import Transport
 from hive_frontend.client.json_text import Json
 from hive_frontend.client.messages import Message
-from hive_frontend.client.spelling import spelled
 
 Messages = tuple[Message, ...]
 
@@ -146,7 +146,7 @@ class Rendering:
 
 def render_body(messages: Sequence[Message], prefix: list[int]) -> Json:
     """Return the body of a render request. The prompt begins with the tokens of `prefix`, as far as the text allows."""
-    body: Json = {"messages": spelled(messages)}
+    body: Json = {"messages": message_fields(messages)}
     return {**body, "prefix_ids": prefix} if prefix else body
 
 

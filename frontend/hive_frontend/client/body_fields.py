@@ -17,7 +17,7 @@ Kind = Literal["sglang", "vllm", "openai", "other"]
 _WRAPPER_FIELD = "answer"
 
 
-def settings_of(sampling: Sampling) -> Json:
+def sampling_fields(sampling: Sampling) -> Json:
     """Return the settings whose fields are the same at all endpoints, without those left to the server."""
     temperature, top_p, top_k, stop = sampling.temperature, sampling.top_p, sampling.top_k, sampling.stop
     settings: Json = {}
@@ -32,7 +32,7 @@ def settings_of(sampling: Sampling) -> Json:
     return settings
 
 
-def grammar_of(sampling: Sampling) -> Json:
+def grammar_fields(sampling: Sampling) -> Json:
     """Return the grammar of the answer in the format of SGLang's own endpoints."""
     if sampling.json_schema is not None:
         return {"json_schema": sampling.json_schema}
@@ -40,7 +40,7 @@ def grammar_of(sampling: Sampling) -> Json:
     return {} if grammar is None else {"regex": grammar}
 
 
-def openai_grammar(sampling: Sampling, kind: Kind, *, chat: bool) -> Json:
+def openai_grammar_fields(sampling: Sampling, kind: Kind, *, chat: bool) -> Json:
     """Return the grammar in the format of OpenAI's endpoints. Unknown servers get SGLang's field, which they may
     support."""
     if sampling.json_schema is not None:
@@ -71,7 +71,7 @@ def unwrapped(text: str) -> str:
     return inner if isinstance(inner, str) else text
 
 
-def fits(sampling: Sampling, text: str, finish_reason: str | None) -> bool:
+def matches_grammar(sampling: Sampling, text: str, finish_reason: str | None) -> bool:
     """Return whether the grammar allows an answer, or the beginning of one if it may have been cut off."""
     cut = finish_reason == "length" or bool(sampling.stop)
     if sampling.choices:
@@ -94,6 +94,6 @@ def _json_schema(schema: Any, **more: Any) -> Json:
     }
 
 
-def spelled(messages: Sequence[Message]) -> list[Json]:
+def message_fields(messages: Sequence[Message]) -> list[Json]:
     """Return a dialogue in the format that all servers accept."""
     return [{"role": message.role, "content": message.content} for message in messages]
