@@ -14,7 +14,7 @@ from hashlib import blake2b
 
 Path = tuple[int, ...]
 
-PATH_CHUNK = 64
+PIECE = 64
 """Path numbers that states store in one piece. Longer paths share their first pieces, and their ids and seeds derive
 from those of the previous path. Otherwise memory and time of a branch would grow with the square of its length."""
 
@@ -36,7 +36,7 @@ def next_id(before: str, path: Sequence[int]) -> str:
 
 
 class LongPath:
-    """Incremental hashes of a path longer than `PATH_CHUNK`, from which ids and seeds derive.
+    """Incremental hashes of a path longer than `PIECE`, from which ids and seeds derive.
 
     The results are equal to those of `state_id` and `call_seed` for the whole path.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from hive_frontend.operation import Operation, Scope
-from hive_frontend.operations.identity import PATH_CHUNK, LongPath, Path, state_id
+from hive_frontend.operations.identity import PIECE, LongPath, Path, state_id
 from hive_frontend.operations.transition import Caller, SessionContract, Transition
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class NativeScope(Scope):
     async def perform(self, operation: Operation[T], /) -> T:
         """Perform `operation` as the next transition of this run."""
         path, self.state = self.state, (*self.state, 0)
-        if len(path) > PATH_CHUNK:
+        if len(path) > PIECE:
             self._long = self._long.then(0) if self._long else LongPath(self.session.seed, path)
         id = self._long.id if self._long else state_id(path)
         return await operation.perform(Transition(self.session, self.caller, path, id, 0, long=self._long))

@@ -189,7 +189,7 @@ class Transition:
         self.name = name
         """Name of the gather to which the part belongs."""
         self.long = long
-        """Hashes of the path if it is longer than `PATH_CHUNK`."""
+        """Hashes of the path if it is longer than `PIECE`."""
         self.origin: object = None
         """The state that fires; None if the awaiting code is an ordinary coroutine."""
         self.kept: Kept | None = None

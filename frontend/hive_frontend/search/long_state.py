@@ -7,12 +7,12 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from hive_frontend.operations.identity import PATH_CHUNK, LongPath, Path, state_id
+from hive_frontend.operations.identity import PIECE, LongPath, Path, state_id
 from hive_frontend.supervisors.state import State
 
 
 class LongState(State):
-    """A state with a path of more than a `PATH_CHUNK`.
+    """A state with a path of more than a `PIECE`.
 
     It shares the pieces of the path with the states before it, and what ids and seeds derive from goes on from
     theirs. Most states are none, and are made and asked faster without.
@@ -23,9 +23,9 @@ class LongState(State):
     def __init__(self, path: Path, parent: State | None, above: State | None, **rest: Any) -> None:
         """`above` is the state of another agent that waits for this one's: their paths begin with that state's."""
         self._origin = parent or above
-        shared = tuple(each for each in self._origin.order if len(each) == PATH_CHUNK) if self._origin else ()
-        starts = range(PATH_CHUNK * len(shared), len(path), PATH_CHUNK)
-        *pieces, self._tail = (path[start : start + PATH_CHUNK] for start in starts)
+        shared = tuple(each for each in self._origin.order if len(each) == PIECE) if self._origin else ()
+        starts = range(PIECE * len(shared), len(path), PIECE)
+        *pieces, self._tail = (path[start : start + PIECE] for start in starts)
         self._before = (*shared, *pieces) if pieces or parent is None else self._shared_by(parent, shared)
         self._long: LongPath | None = None
         super().__init__(path, parent, **rest)
@@ -77,4 +77,4 @@ class LongState(State):
 
 def maker(path: Path, above: State | None) -> Callable[..., State]:
     """What makes the state at the end of a path, given what a `State` is; `above` is that of `LongState`."""
-    return State if len(path) <= PATH_CHUNK else partial(LongState, above=above)
+    return State if len(path) <= PIECE else partial(LongState, above=above)

@@ -17,7 +17,7 @@ from hive_frontend.compiler.process import Ended, Waiting
 from hive_frontend.errors import BranchFailed, BudgetExceeded, SupervisorError
 from hive_frontend.operation import NOT_NOW, Scope, enter, leave
 from hive_frontend.operations.fork import ATOMS
-from hive_frontend.operations.identity import PATH_CHUNK, Path
+from hive_frontend.operations.identity import PIECE, Path
 from hive_frontend.operations.model_call import ModelCall
 from hive_frontend.operations.transition import Caller, Transition
 from hive_frontend.search.asked import kept_of
@@ -283,7 +283,7 @@ class Search:
         path = state.path
         transition = Transition(session, self._caller, path, state.id, number, run)
         transition.origin = state
-        if len(path) > PATH_CHUNK:
+        if len(path) > PIECE:
             assert isinstance(state, LongState)
             transition.long = state.long_path(session.seed)
         return Firing(state, waiting, transition, moves and state.borrowed)
