@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hive_frontend import Dialogue, Message, gather, gen
+from hive_frontend import Dialogue, Message, Sampling, decode, gather, gen
 from hive_frontend.testing import ScriptedModel
 
 
@@ -56,6 +56,23 @@ def test_choices_become_a_grammar() -> None:
     assert gen("q").sampling.grammar is None
     assert gen("q", json_schema={"type": "object"}).sampling.json_schema == '{"type": "object"}'
     assert gen("q", stop="\n").sampling.stop == ("\n",)
+
+
+def test_settings_keep_their_names() -> None:
+    for sampling in (
+        gen("q", max_tokens=7, temperature=0.5, top_p=0.9, top_k=3, stop="x", regex="a+").sampling,
+        decode("A:", max_tokens=7, temperature=0.5, top_p=0.9, top_k=3, stop="x", regex="a+").sampling,
+    ):
+        assert sampling == Sampling(
+            max_tokens=7, temperature=0.5, top_p=0.9, top_k=3, stop=("x",), regex="a+"
+        )
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "top_k"])
+def test_settings_that_are_no_numbers(name: str) -> None:
+    arguments: dict[str, Any] = {name: "hot"}
+    with pytest.raises(TypeError, match=f"{name} must be a number, such as {name}=1, not 'hot'"):
+        gen("q", **arguments)
 
 
 def test_bad_gathers() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hive_frontend.client.contract import Sampling
 from hive_frontend.client.dialogue import Dialogue
@@ -12,6 +12,8 @@ from hive_frontend.client.messages import Message
 from hive_frontend.operation import Call, Operation
 
 T = TypeVar("T")
+
+_NUMBERS = ("temperature", "top_p", "top_k")
 
 
 class ModelCall(Operation[T]):
@@ -81,30 +83,12 @@ def sampling_of(
 
 
 @functools.lru_cache(maxsize=512)
-def _sampling(
-    max_tokens: int,
-    temperature: float | None,
-    top_p: float | None,
-    top_k: int | None,
-    stop: tuple[str, ...],
-    regex: str | None,
-    json_schema: str | None,
-    choices: tuple[str, ...],
-) -> Sampling:
-    """Cached, because programs make calls with the same few settings again and again."""
-    for name, number in (("temperature", temperature), ("top_p", top_p), ("top_k", top_k)):
-        if number is not None and not isinstance(number, (int, float)):
+def _sampling(*settings: Any) -> Sampling:
+    """Return `Sampling(*settings)`. Cached, because programs make calls with the same few settings again and again."""
+    for name, number in zip(Sampling._fields, settings, strict=True):
+        if name in _NUMBERS and number is not None and not isinstance(number, (int, float)):
             raise TypeError(f"{name} must be a number, such as {name}=1, not {number!r}")
-    return Sampling(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        stop=stop,
-        regex=regex,
-        json_schema=json_schema,
-        choices=choices,
-    )
+    return Sampling(*settings)
 
 
 def _checked_choices(choices: Sequence[str]) -> tuple[str, ...]:
