@@ -383,7 +383,7 @@ def test_deletes_and_dealt_with_errors_are_in_the_journal(tmp_path: Path) -> Non
     assert resumed.calls == []
 
 
-def test_a_resumed_run_whose_messages_are_not_needed_goes_on(tmp_path: Path) -> None:
+def test_a_resumed_run_whose_messages_are_not_needed_continues(tmp_path: Path) -> None:
     @agent
     async def program() -> str:
         answer = await decode("A:", parents=[await prefill("doc")])

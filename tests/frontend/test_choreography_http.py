@@ -122,7 +122,7 @@ async def test_what_is_left_out_is_the_servers() -> None:
     assert made.header == ""
 
 
-async def test_a_refusal_is_told_in_the_servers_words() -> None:
+async def test_a_refusal_has_the_servers_message() -> None:
     async with Server(Keeper().routes()) as server, Session(HttpClient(server.url)):
         system = await prefill("system")
         await system.delete()
@@ -299,7 +299,7 @@ async def test_a_search_draws_again_behind_the_messages_made_before() -> None:
     assert first.totals.requests == 7
 
 
-async def test_a_recording_replays_offline_and_an_interrupted_run_says_what_is_gone(tmp_path: Path) -> None:
+async def test_a_recording_replays_offline_and_an_interrupted_run_names_lost_messages(tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
     async with Server(Keeper().routes()) as server:
         first = await arun(debate, "1+1", model=server.url, checkpoint=file, max_concurrency=1)

@@ -144,7 +144,7 @@ async def test_chat_with_a_hive_server() -> None:
     assert all(request.headers["authorization"] == "Bearer secret" for request in server.received)
 
 
-async def test_a_dialogue_goes_on_with_the_tokens_that_the_model_wrote() -> None:
+async def test_a_dialogue_continues_with_the_tokens_that_the_model_wrote() -> None:
     async with Server({**HIVE, **SGLANG}) as server:
         client = HttpClient(server.url)
         for contents in (
@@ -184,7 +184,7 @@ async def test_concurrent_samples_ask_for_their_prompt_once() -> None:
     assert len(server.asked("/hive/render")) == 1
 
 
-async def test_a_server_that_takes_reasoning_out_is_asked_by_chat() -> None:
+async def test_a_server_that_removes_reasoning_gets_chat_requests() -> None:
     async with Server({**HIVE_THAT_REASONS, **SGLANG}) as server:
         client = HttpClient(server.url)
         answer = await client.complete(ask("q", sample=2))
@@ -302,7 +302,7 @@ async def test_json_schema_over_chat() -> None:
     assert list(sent["json_schema"]["schema"]["properties"]) == ["b", "a"]
 
 
-async def test_stock_sglang_is_asked_without_extras() -> None:
+async def test_requests_to_stock_sglang_have_no_extensions() -> None:
     async with Server(SGLANG) as server:
         client = HttpClient(server.url + "/v1/")
         await client.register("judge", "s-1")
@@ -322,7 +322,7 @@ async def test_stock_sglang_is_asked_without_extras() -> None:
     assert not any(request.method == "DELETE" for request in server.received)
 
 
-async def test_whether_a_server_is_hives_is_asked_once() -> None:
+async def test_a_server_is_probed_for_hive_once() -> None:
     for routes, seed in ({**HIVE, **SGLANG}, 7), (SGLANG, sample_seed(7, 1)):
         async with Server(routes) as server:
             client = HttpClient(server.url)
@@ -450,7 +450,7 @@ async def test_unusable_answers(body: Any) -> None:
             await gen("q")
 
 
-async def test_a_slow_server_is_not_asked_twice() -> None:
+async def test_a_slow_server_gets_no_second_request() -> None:
     async def slow(request: Received) -> Answer:
         await asyncio.sleep(60)
         raise AssertionError

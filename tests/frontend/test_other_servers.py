@@ -172,7 +172,7 @@ async def test_an_answer_outside_of_the_grammar_is_an_error() -> None:
     assert len(server.asked(CHAT)) == 3, "nobody asked for another try"
 
 
-async def test_an_invalid_answer_is_asked_for_again_where_the_agent_says_so() -> None:
+async def test_an_invalid_answer_is_retried_if_the_agent_has_retries() -> None:
     @agent(retries=2)
     async def program() -> str:
         return await gen("q", choices=["yes", "no"])

@@ -42,7 +42,7 @@ WARNINGS = {
 
 @pytest.mark.parametrize("farewell", FAREWELLS)
 @pytest.mark.parametrize("ending", ["result", "error", "refusal", "cancelled"])
-async def test_the_server_is_told_that_a_session_ended(
+async def test_the_server_learns_that_a_session_ended(
     ending: Ending, farewell: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("hive_frontend.search.session._GOODBYE_S", 0.2)
@@ -99,7 +99,9 @@ async def test_the_server_is_told_that_a_session_ended(
         assert WARNINGS[farewell] in told[0]
 
 
-async def test_every_model_is_told_even_if_one_cannot_be(caplog: pytest.LogCaptureFixture) -> None:
+async def test_every_model_learns_of_the_end_even_if_one_is_unreachable(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Broken(ScriptedModel):
         async def end_session(self, session: str) -> None:
             raise RuntimeError

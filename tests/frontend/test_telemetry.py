@@ -157,7 +157,7 @@ HIVE = {
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_server_is_told_of_the_span_that_asks(spans: InMemorySpanExporter, streamed: bool) -> None:
+async def test_a_request_carries_its_span_to_the_server(spans: InMemorySpanExporter, streamed: bool) -> None:
     pieces: list[Any] = []
     async with Server(HIVE) as server:  # type: ignore[arg-type]
         token = context.attach(baggage.set_baggage("user", "secret"))

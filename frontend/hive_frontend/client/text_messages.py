@@ -28,16 +28,16 @@ def prefilled(call: MessageCall, id: str) -> CachedMessage:
 
 def decoded(call: MessageCall, id: str, done: Completion) -> CachedMessage:
     """Return the message of a decode, for a client without a tokenizer: words of the header count as tokens."""
-    begun = prefilled(call, id)
+    prefix = prefilled(call, id)
     return CachedMessage(
         id,
-        begun.session,
+        prefix.session,
         done.reply,
-        begun.tokens + done.tokens_generated + done.tokens_replayed,
-        begun.offset,
-        header=begun.text,
+        prefix.tokens + done.tokens_generated + done.tokens_replayed,
+        prefix.offset,
+        header=prefix.text,
         output_ids=tuple(done.output_ids),
-        in_tokens=begun.in_tokens,
+        in_tokens=prefix.in_tokens,
     )
 
 

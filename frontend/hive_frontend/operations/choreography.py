@@ -50,10 +50,10 @@ class NewMessage(ModelCall[CachedMessage]):
         sample: int | None = None,
         corrector: Corrector | None = None,
     ) -> None:
-        begun, self.tokens = _checked_text(what, text)
+        string, self.tokens = _checked_text(what, text)
         if agent is not None:
             check_name("agent", agent)
-        super().__init__((), begun, sampling, name, agent, sample)
+        super().__init__((), string, sampling, name, agent, sample)
         self.parents = _checked_parents(parents)
         self.offsets = _checked_offsets(offsets, len(self.parents))
         self.new_offset = None if new_offset is None else _checked_offset("new_offset", new_offset)
@@ -190,18 +190,18 @@ def _checked_text(what: str, text: object) -> tuple[str, tuple[int, ...] | None]
     noun = "header" if what == "decode" else "text"
     if isinstance(text, str):
         # As a plain string: a `Reply` also has token counts, which would be counted twice.
-        begun, tokens = str(text), None
+        string, tokens = str(text), None
     elif (
         isinstance(text, Sequence)
         and not isinstance(text, (bytes, bytearray))
         and all(type(token) is int and token >= 0 for token in text)
     ):
-        begun, tokens = "", tuple(text)
+        string, tokens = "", tuple(text)
     else:
         raise TypeError(f"{what}: the {noun} must be a string or a list of token ids, not {_kind(text)}")
-    if not begun and not tokens:
+    if not string and not tokens:
         raise ValueError(f"{what}: the {noun} must not be empty")
-    return begun, tokens
+    return string, tokens
 
 
 def _checked_parents(parents: object) -> tuple[CachedMessage, ...]:

@@ -119,9 +119,9 @@ class HttpClient(Client):
         self._has_hive_generate = servers is None
         """Whether one request can render and generate; routers do not forward it."""
         self._chat_only = False
-        """Whether the chat endpoint does more with an answer than to hand it on, and must be asked for dialogues."""
+        """Whether the chat endpoint post-processes answers, so that it must be used for dialogues."""
         self._takes_lists = True
-        """Whether `/generate` takes lists."""
+        """Whether `/generate` accepts lists; False once it has refused one."""
         self._takes_n = True
         """Whether OpenAI's endpoints accept `n` choices; False once they have refused."""
         self._prompts = PromptCache()
@@ -283,7 +283,7 @@ class HttpClient(Client):
         try:
             await self._serve_batch(calls, attempts)
         except ModelError as error:
-            self._separate(calls, error)
+            self._retry_separately(calls, error)
         for call in waiting(calls):
             call.settle(None)
 
@@ -299,18 +299,18 @@ class HttpClient(Client):
             if error.status == 409 and request.prompt is None:
                 self._is_hive = self._chat_only = True
                 return False
-            self._separate(calls, error)
+            self._retry_separately(calls, error)
         self._is_hive = self._has_hive_generate or self._is_hive
         return self._has_hive_generate
 
     @staticmethod
-    def _separate(calls: Sequence[PendingCall], error: ModelError) -> None:
+    def _retry_separately(calls: Sequence[PendingCall], error: ModelError) -> None:
         """Have calls that were refused together retried separately, so that none fails because of another one."""
         if len(calls) == 1 or error.status is None:
             raise error
         for call in waiting(calls):
             call.refused = error.status in (400, 422)
-            call.settle(error if call.begun else None)
+            call.settle(error if call.started else None)
 
     async def _serve_batch(self, calls: Sequence[PendingCall], attempts: int) -> None:
         """Send the calls to a server other than Hive in one request, if the answers are equivalent to those of separate

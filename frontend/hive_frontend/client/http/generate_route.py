@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hive_frontend.client.http.answers import as_dict, read_generated
-from hive_frontend.client.http.merging import PendingCall, fail_begun, next_attempt
+from hive_frontend.client.http.merging import PendingCall, fail_started, next_attempt
 from hive_frontend.client.http.streamed import StreamedText
 from hive_frontend.client.http.transport import Transport
 from hive_frontend.client.json_text import Json
@@ -85,7 +85,7 @@ class GenerateRoute:
             call = sent[number]
             if not call.is_waiting:
                 return
-            call.begun = call.text is not None
+            call.started = call.text is not None
             streamed[number].take(event)
             answer = streamed[number].answer()
             if answer is not None:
@@ -93,7 +93,7 @@ class GenerateRoute:
 
         def end() -> None:
             for call in calls:
-                if call.begun:
+                if call.started:
                     call.settle(self._cut_off())
 
         return await self._transport.stream(
@@ -102,7 +102,7 @@ class GenerateRoute:
             take,
             on_end=end,
             attempts=attempts,
-            may_retry=lambda error: fail_begun(calls, error),
+            may_retry=lambda error: fail_started(calls, error),
             missing_ok=True,
         )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hive_frontend.client.body_fields import grammar_fields, message_fields, sampling_fields
 from hive_frontend.client.http.answers import as_dict, read_generated
-from hive_frontend.client.http.merging import PendingCall, fail_begun, next_attempt, waiting
+from hive_frontend.client.http.merging import PendingCall, fail_started, next_attempt, waiting
 from hive_frontend.client.http.prompts import Prompt, PromptCache
 from hive_frontend.client.http.transport import Transport, is_transient_status, message_of
 from hive_frontend.client.json_text import Json
@@ -129,7 +129,7 @@ class _Drawing:
             call.error = ModelError(
                 f"{self._what}: the server answered {_status(line)}: {message_of(line)}", status=_status(line)
             )
-            if call.begun or not is_transient_status(_status(line) or 0):
+            if call.started or not is_transient_status(_status(line) or 0):
                 call.settle(call.error)
             else:
                 self._transient_status = _status(line)
@@ -137,7 +137,7 @@ class _Drawing:
         meta = as_dict(line.get("meta_info"))
         finish = meta.get("finish_reason")
         if call.text is not None:
-            call.begun = True
+            call.started = True
             if finish is None:
                 call.text.grow(line["text"])
                 return
@@ -157,7 +157,7 @@ class _Drawing:
 
     def may_retry(self, error: ModelError) -> bool:
         """Return whether any call can be retried after a transport error."""
-        return fail_begun(self._calls, error)
+        return fail_started(self._calls, error)
 
     async def _abort(self, call: PendingCall) -> None:
         await self._transport.send(

@@ -34,11 +34,11 @@ class PendingCall:
         "abandoned",
         "abort",
         "answer",
-        "begun",
         "error",
         "refused",
         "request",
         "rid",
+        "started",
         "text",
         "unchecked",
     )
@@ -48,7 +48,7 @@ class PendingCall:
         self.text = None if on_text is None else StreamedText(on_text, request.sampling.stop)
         self.answer: asyncio.Future[Completion | None] = asyncio.get_running_loop().create_future()
         """The answer, or None if the call must be sent separately."""
-        self.begun = False
+        self.started = False
         """Whether a piece of the answer was delivered."""
         self.abandoned = False
         """Whether the caller was cancelled."""
@@ -193,9 +193,9 @@ def waiting(calls: Sequence[PendingCall]) -> list[PendingCall]:
     return [call for call in calls if call.is_waiting]
 
 
-def fail_begun(calls: Sequence[PendingCall], error: ModelError) -> bool:
+def fail_started(calls: Sequence[PendingCall], error: ModelError) -> bool:
     """Fail the calls of which a piece was delivered, and so cannot be retried. Return whether any calls are left."""
     for call in calls:
-        if call.begun:
+        if call.started:
             call.settle(copy_error(error))
     return bool(waiting(calls))

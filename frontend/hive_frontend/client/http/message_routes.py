@@ -119,10 +119,10 @@ def _body(kind: MessageKind, call: MessageCall) -> Json:
 
 def _read(kind: MessageKind, call: MessageCall, answer: Json, prices: Prices | None) -> CachedMessage:
     """Return the handle of the message in an answer; `ModelError` if the answer is incomplete."""
-    begun = call.request.prompt or ""
+    given = call.request.prompt or ""
     try:
         id, tokens, offset = answer["id"], answer["tokens"], answer["offset"]
-        text = begun if kind == "prefill" else _reply(answer, prices)
+        text = given if kind == "prefill" else _reply(answer, prices)
     except KeyError as missing:
         raise ModelError(
             f"the server's answer is not a message, because {missing} is missing: {json.dumps(answer)[:200]}"
@@ -134,7 +134,7 @@ def _read(kind: MessageKind, call: MessageCall, answer: Json, prices: Prices | N
         text=text,
         tokens=tokens,
         offset=offset,
-        header=begun if kind == "decode" else "",
+        header=given if kind == "decode" else "",
         kv=KvUse(**{name: kv.get(name, 0) for name in KvUse._fields}),
         output_ids=tuple(answer.get("output_ids") or ()),
         in_tokens=call.tokens is not None,

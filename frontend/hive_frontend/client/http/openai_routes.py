@@ -15,7 +15,7 @@ from hive_frontend.client.http.answers import (
     read_usage,
     split_evenly,
 )
-from hive_frontend.client.http.merging import PendingCall, fail_begun, waiting
+from hive_frontend.client.http.merging import PendingCall, fail_started, waiting
 from hive_frontend.client.http.model_names import Served
 from hive_frontend.client.http.transport import Transport
 from hive_frontend.client.json_text import Json
@@ -122,7 +122,7 @@ class OpenAIRoutes:
                     continue
                 call = sent[index]
                 # An empty choice counts, too.
-                call.begun = True
+                call.started = True
                 if call.abandoned or call.text is None:
                     continue
                 piece = choice["delta"].get("content") if "delta" in choice else choice.get("text")
@@ -135,7 +135,7 @@ class OpenAIRoutes:
             next_body,
             on_event,
             attempts=attempts,
-            may_retry=lambda error: fail_begun(calls, error),
+            may_retry=lambda error: fail_started(calls, error),
             headers=headers,
         )
         used = split_evenly(usage.get("completion_tokens"), len(sent))
@@ -147,7 +147,7 @@ class OpenAIRoutes:
                 if call.is_waiting:
                     prompt_usage = NO_USAGE
                 call.settle(done)
-            elif call.begun or len(sent) == 1:
+            elif call.started or len(sent) == 1:
                 call.settle(
                     ModelError(
                         f"POST {self._transport.url}{path}: the stream ended before the answer was complete"

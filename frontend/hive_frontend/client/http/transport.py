@@ -206,11 +206,11 @@ class Transport:
         missing_ok: bool = False,
     ) -> bool:
         """`stream` for one answer: no retry after the first event; an error event raises `ModelError`."""
-        begun = False
+        started = False
 
         def checked(event: Json) -> None:
-            nonlocal begun
-            begun = True
+            nonlocal started
+            started = True
             self.check_event(path, event)
             on_event(event)
 
@@ -219,7 +219,7 @@ class Transport:
             lambda: body,
             checked,
             attempts=attempts,
-            may_retry=lambda _: not begun,
+            may_retry=lambda _: not started,
             headers=headers,
             missing_ok=missing_ok,
         )
@@ -363,12 +363,13 @@ def _error_of(state: tenacity.RetryCallState) -> BaseException | None:
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float:
     """Return the seconds of `Retry-After`, which may be a number or a date; 0 without it."""
-    said = response.headers.get("Retry-After")
-    if said is None:
+    header = response.headers.get("Retry-After")
+    if header is None:
         return 0.0
     try:
         return max(
-            0.0, float(said) if said.strip().isdigit() else parsedate_to_datetime(said).timestamp() - time()
+            0.0,
+            float(header) if header.strip().isdigit() else parsedate_to_datetime(header).timestamp() - time(),
         )
     except ValueError:
         return 0.0
@@ -403,14 +404,14 @@ def _as_model_error(what: str, error: BaseException) -> ModelError:
             f"{what}: the server answered {answer.status}: {answer.message}", status=answer.status
         )
     if isinstance(error, aiohttp.ClientConnectorError):
-        said = f"no connection to {error.host}:{error.port}: {error.os_error.strerror or error.os_error}"
+        reason = f"no connection to {error.host}:{error.port}: {error.os_error.strerror or error.os_error}"
     elif isinstance(error, aiohttp.ClientPayloadError):
-        said = "the connection was closed before the answer was complete"
+        reason = "the connection was closed before the answer was complete"
     elif isinstance(error, aiohttp.ServerDisconnectedError):
-        said = "the server closed the connection without an answer"
+        reason = "the server closed the connection without an answer"
     else:
-        said = str(error) or type(error).__name__
-    return ModelError(f"{what}: {said}")
+        reason = str(error) or type(error).__name__
+    return ModelError(f"{what}: {reason}")
 
 
 def message_of(answer: Any) -> str:
