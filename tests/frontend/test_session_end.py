@@ -42,7 +42,7 @@ WARNINGS = {
 
 @pytest.mark.parametrize("farewell", FAREWELLS)
 @pytest.mark.parametrize("ending", ["result", "error", "refusal", "cancelled"])
-async def test_the_server_learns_that_a_session_ended(
+async def test_the_server_is_told_that_a_session_ended(
     ending: Ending, farewell: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("hive_frontend.search.session._GOODBYE_S", 0.2)
