@@ -193,10 +193,10 @@ _NAMES_OF = {
 }
 _HOMES = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 
-if not TYPE_CHECKING:  # A type checker would take every misspelt name for one of these.
+if not TYPE_CHECKING:  # With `__getattr__`, a type checker would accept every misspelt name.
 
     def __getattr__(name: str) -> Any:
-        """Import a public name when it is first used: what needs one module of the package pays for no other."""
+        """Import a public name on first use, so that importing one module does not import all others."""
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

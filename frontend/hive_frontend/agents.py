@@ -1,4 +1,4 @@
-"""The `@agent` decorator and what it makes."""
+"""The `@agent` decorator, the `Agent` class and `spawn`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hive_frontend.client.contract import Client
 from hive_frontend.client.http.client import HttpClient
 from hive_frontend.compiler import Program, compile_agent
 from hive_frontend.compiler.flow_graph import FlowGraph
-from hive_frontend.operation import Operation, Scope, entered, here, to_be_awaited
+from hive_frontend.operation import Operation, Scope, current_environment, entered, tracked
 from hive_frontend.operations import fork
 from hive_frontend.operations.budget import Budget, Meter
 from hive_frontend.operations.child import Child
@@ -31,11 +31,11 @@ S = TypeVar("S")
 
 
 class Agent(Generic[P, R]):
-    """An `async def` that can be searched.
+    """An `async def` function that can be searched.
 
-    `run` and `arun` search it under its supervisor, which forks its states and keeps the promising ones. So
-    does another agent that awaits it, `answer = await helper(question)`, or spawns it. Awaited in a `Session`
-    and elsewhere it is an ordinary coroutine, without a search.
+    `run` and `arun` search it under its supervisor, which forks its states and keeps the promising ones. The same
+    happens when another agent awaits it, `answer = await helper(question)`, or spawns it. Awaited in a `Session`
+    or elsewhere, it runs as an ordinary coroutine, without a search.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Agent(Generic[P, R]):
             hint = ""
             if isinstance(function, (classmethod, staticmethod, property)):
                 hint = f"; write @agent below @{type(function).__name__}"
-            raise TypeError(f"@agent goes on an `async def` function or method, not on {function!r}{hint}")
+            raise TypeError(f"@agent decorates an `async def` function or method, not {function!r}{hint}")
         if supervisor is not None and not isinstance(supervisor, Supervisor):
             hint = "()" if isinstance(supervisor, type) else ""
             raise TypeError(f"supervisor must be a Supervisor, not {supervisor!r}{hint and '; add ()'}")
@@ -68,32 +68,35 @@ class Agent(Generic[P, R]):
         self.name = check_name("the name of an agent", function.__name__ if name is None else name)
         self.supervisor: Supervisor = Once() if supervisor is None else supervisor
         self._function: Callable[..., Any] = function
-        self._client, self._model = _whom_to_ask(model)
+        self._client, self._model = _client_and_model(model)
         self._attempts = None if retries is None else retries + 1
         self._timeout_s = timeout
         self._budget = budget
         self._instance: tuple[Any, ...] = ()
-        # Of the function itself: what a decorator made of another one passes that its arguments.
+        # Of `function` itself: a decorator that wraps another function may take other arguments than that one.
         self._signature = inspect.signature(function, follow_wrapped=False)
         self.program: Program = compile_agent(function, self.name)
         self.supervisor.check(self.program.graph)
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
-        scope = here()
+        scope = current_environment()
         child: Child[R] = Child(self, (*args,), kwargs)
         if isinstance(scope, Scope):
-            return to_be_awaited(child.__hive_operation__())
+            return tracked(child.__hive_operation__())
         return self._run_natively(*args, **kwargs)
 
     def __hive_call__(self, *args: Any, **kwargs: Any) -> Operation[R]:
-        """What compiled code awaits when it awaits a call."""
+        """Return the operation that compiled code awaits when it awaits a call of the agent."""
         return Child(self, args, kwargs).__hive_operation__()
 
     async def _run_natively(self, *args: Any, **kwargs: Any) -> Any:
         if self.is_generator:
-            raise TypeError(f"agent {self.name} is an async generator: spawn(...) it and await its next()")
-        session = here()
+            raise TypeError(
+                f"agent {self.name} is an async generator and cannot be awaited: use child = spawn(...), and await "
+                "child.next()"
+            )
+        session = current_environment()
         if session is None:
             return await self.call(*args, **kwargs)
         assert isinstance(session, Session)
@@ -105,7 +108,7 @@ class Agent(Generic[P, R]):
     @overload
     def __get__(self: Agent[Concatenate[S, P], R], instance: S, owner: type[S]) -> Agent[P, R]: ...
     def __get__(self, instance: Any, owner: type) -> Any:
-        """The agent of an instance, where the function is a method."""
+        """Bind the agent to an instance, if the function is a method."""
         if instance is None:
             return self
         bound = copy.copy(self)
@@ -113,18 +116,18 @@ class Agent(Generic[P, R]):
         return bound
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself, which gives an ordinary coroutine or generator."""
+        """Call the function itself, and return its coroutine or async generator."""
         return self._function(*self._instance, *args, **kwargs)
 
     def caller(self, session: SessionContract, around: Meter | None = None) -> Caller:
-        """The agent as the maker of calls in a session; `around` is the meter of the agent that it works for."""
+        """Return the `Caller` for this agent's calls in a session; `around` is the meter of the parent agent."""
         meter = around or session.meter
         if self._budget is not None:
             meter = Meter(self._budget, f"agent {self.name}", meter)
         return Caller(self.name, meter, self._client, self._model, self._timeout_s, self._attempts)
 
     def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The values of all parameters for a call with these arguments; `TypeError` if they do not fit."""
+        """Return the values of all parameters for a call with these arguments; `TypeError` if they do not match."""
         try:
             bound = self._signature.bind(*self._instance, *args, **kwargs)
         except TypeError as error:
@@ -132,32 +135,32 @@ class Agent(Generic[P, R]):
         bound.apply_defaults()
         return bound.arguments
 
-    def refuse_taken(self, positional: int, words: Iterable[str]) -> None:
-        """`TypeError` if a word that `run` was given for itself could be meant for a parameter of the agent."""
+    def check_keywords(self, positional: int, words: Iterable[str]) -> None:
+        """Raise `TypeError` if a keyword given to `run` is also the name of a parameter of the agent."""
         names = [*self._signature.parameters][len(self._instance) + positional :]
         for word in words:
             if word in names:
                 raise TypeError(
-                    f"{word}= is a word of run, and of agent {self.name}{self._signature}: hand the agent's "
-                    "over by position, or rename its parameter"
+                    f"{word}= is a parameter of both run and agent {self.name}{self._signature}: pass the agent's "
+                    "by position, or rename it"
                 )
 
     @property
     def is_generator(self) -> bool:
-        """Whether it yields values on its way, and is spawned."""
+        """Whether it is an async generator: it yields values, and is used with `spawn`."""
         return self.program.is_generator
 
     @property
     def has_model(self) -> bool:
-        """Whether it asks a model of its own."""
+        """Whether it has its own model."""
         return self._client is not None
 
     def graph(self) -> FlowGraph:
-        """The flow graph: the agent's states, and which can follow which."""
+        """Return the flow graph: the agent's states, and which states can follow each."""
         return self.program.graph
 
     def source(self) -> str:
-        """The code that the compiler emitted: one function per state."""
+        """Return the code that the compiler emitted: one function per state."""
         return self.program.listing()
 
     def __fork__(self, memo: dict[int, Any]) -> Agent[P, R]:
@@ -173,8 +176,8 @@ class Agent(Generic[P, R]):
         return f"<agent {self.name}{self._signature}>"
 
 
-def _whom_to_ask(model: Client | str | None) -> tuple[Client | None, str | None]:
-    """The client, or else the name of a model at the session's server, that `model=` stands for."""
+def _client_and_model(model: Client | str | None) -> tuple[Client | None, str | None]:
+    """Return the client that `model=` means, or else the name of a model at the session's server."""
     if model is None or isinstance(model, Client):
         return model, None
     if not isinstance(model, str):
@@ -186,7 +189,7 @@ def _whom_to_ask(model: Client | str | None) -> tuple[Client | None, str | None]
 
 
 class _Decorate:
-    """`@agent(...)`, waiting for its function."""
+    """The decorator that `@agent(...)` returns."""
 
     def __init__(self, **settings: Any) -> None:
         self._settings = settings
@@ -224,22 +227,22 @@ def agent(
     timeout: float | None = None,
     budget: Budget | None = None,
 ) -> Agent[Any, Any] | _Decorate:
-    """Make an agent of an `async def` function or method.
+    """Turn an `async def` function or method into an agent.
 
         @agent(supervisor=TreeOfThoughts(branch_at="propose", branching=8, breadth=5))
         async def solve(puzzle: str) -> str:
             step = await gen(..., name="propose")
             ...
 
-    `supervisor` decides which of its states run, and how often (`Once` if not given). `name` is the agent's
-    identity at the server, by default the function's name. `model` is whom it asks instead of the run's model:
-    a `Client`, the URL of a server, or the name of a model (or LoRA adapter) at the run's server. `retries`
-    is how often a call is tried again after a transport error, `timeout` how many seconds one may take;
-    both are the client's to choose if not given. `budget` bounds what each of its runs spends, everything
-    that it calls and spawns included.
+    `supervisor` decides which of its states fire, and how often; the default is `Once`. `name` identifies the agent
+    at the server; the default is the function's name. `model` replaces the run's model for this agent: a `Client`,
+    the URL of a server, or the name of a model (or LoRA adapter) at the run's server. `retries` is how often a call
+    is retried after a transport error, and `timeout` is the seconds that one call may take; the client sets the
+    defaults of both. `budget` limits what each run of the agent spends, including everything that it calls and
+    spawns.
 
-    The function may be an async generator, which other agents `spawn`. It is compiled here, so that
-    everything it uses that cannot be searched is reported here.
+    The function may be an async generator, which other agents `spawn`. The decorator compiles it, and raises
+    `CompileError` for all unsupported constructs in it.
     """
     decorate = _Decorate(
         supervisor=supervisor, name=name, model=model, retries=retries, timeout=timeout, budget=budget
@@ -248,9 +251,9 @@ def agent(
 
 
 def spawn(agent: Agent[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Child[R]:
-    """Make an agent that works for the running one: `child = spawn(find_context, bug)`. See `Child`.
+    """Create a child of the running agent: `child = spawn(find_context, bug)`. See `Child`.
 
-    `agent` is an `@agent` function: one that returns, or an async generator that yields values on its way.
+    `agent` is an `@agent` function: a coroutine function, or an async generator that yields intermediate values.
     It begins to run when it is first awaited.
     """
     if not isinstance(agent, Agent):

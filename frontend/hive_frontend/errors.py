@@ -1,4 +1,4 @@
-"""Every error that a user of the frontend can meet, each with a message that says what to do."""
+"""The errors that the frontend raises. Each message names the problem and the fix."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ class HiveError(Exception):
 
 
 class NoModelError(HiveError):
-    """A language model was needed where none is known."""
+    """No language model was given."""
 
 
 class ForkError(HiveError):
-    """A state could not be copied, so it cannot be fired more than once."""
+    """A state could not be copied, so it cannot fire more than once."""
 
 
 class SupervisorError(HiveError):
-    """A supervisor is misconfigured or asked for something that cannot be done."""
+    """A supervisor is misconfigured, or made an invalid decision."""
 
 
 class ModelError(HiveError):
-    """The model server refused a request or answered with something unusable.
+    """The model server refused a request, failed, or sent an invalid answer.
 
-    `status` is the HTTP status where there was one.
+    `status` is the HTTP status; None if there was none.
     """
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
@@ -34,7 +34,7 @@ class ModelError(HiveError):
 
 
 class ToolTimeout(HiveError):
-    """A tool took longer than it was given."""
+    """A tool exceeded its `timeout`."""
 
 
 class ChildEnded(HiveError):
@@ -47,7 +47,7 @@ class JournalError(HiveError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One construct that the compiler does not support, with the way out."""
+    """One construct that the compiler does not support, and how to fix it."""
 
     filename: str
     line: int
@@ -71,7 +71,7 @@ class Problem:
 
 
 class CompileError(HiveError):
-    """An agent uses constructs that cannot become states; lists all of them, not just the first."""
+    """An agent uses constructs that the compiler does not support. `problems` lists all of them."""
 
     def __init__(self, agent: str, problems: Sequence[Problem]) -> None:
         self.agent = agent
@@ -81,16 +81,16 @@ class CompileError(HiveError):
         super().__init__(f"agent {agent!r} cannot be compiled: {count}\n\n{listing}")
 
 
-# What follows is no `Exception`, for the reason that `asyncio.CancelledError` is none: a broad `except Exception`
-# around the user's own parsing must not swallow it, or a loop that tries again would never end.
+# The classes below derive from `BaseException`, as `asyncio.CancelledError` does: a broad `except Exception` in agent
+# code must not swallow them, or a retry loop would never end.
 
 
 class BudgetExceeded(BaseException):
-    """A budget is spent. An agent may catch it by its name; otherwise it ends the branch, and the search goes on."""
+    """A budget is spent. An agent may catch it by name; otherwise it ends the branch, and the search continues."""
 
 
 class ForeignAwait(BaseException):
-    """Raised in agent code that awaits what a search cannot do; ends the run, which raises its `problem`."""
+    """Raised in agent code that awaits something a search does not support. Ends the run, which raises `problem`."""
 
     def __init__(self, problem: Exception) -> None:
         super().__init__(str(problem))
@@ -98,7 +98,7 @@ class ForeignAwait(BaseException):
 
 
 class BranchFailed(BaseException):
-    """Raised by `fail`: this branch of the search is dead."""
+    """Raised by `fail`: this branch of the search has failed."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -1,7 +1,7 @@
-"""What agent code can await: the contract of all operations, and what they find around them.
+"""The contract of operations, which are what agent code awaits, and the environment that performs them.
 
-Everything else stands above this module, models and their clients too: so an operation is performed "in a
-transition" of which nothing is known here (`hive_frontend.operations.transition`).
+All other modules, model clients included, are layers above this one. So an operation is performed "in a transition"
+whose type is unknown here (`hive_frontend.operations.transition`).
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ class NotNow:
 
 
 NOT_NOW: Final = NotNow()
-"""Says that an operation cannot be performed without waiting."""
+"""Returned by an operation that cannot be performed without waiting."""
 
 
 class Call(Protocol):
-    """A model call, for those who only look at it."""
+    """A model call, as code sees it that displays calls."""
 
     @property
     def shown(self) -> str:
-        """What it asks, as a person would read it."""
+        """The prompt of the call, for people to read."""
 
 
 class Operation(ABC, Generic[T_co]):
-    """Something that agent code awaits: described when it is made, done when it is awaited.
+    """Something that agent code awaits. Creating it only describes it; awaiting it performs it.
 
     In a compiled agent an awaited operation ends a state. The runtime performs it once for every firing of
-    the state, each time on a fork of its own (`__fork__`), so that what it is given belongs to the branch.
+    the state, each time on a separate fork (`__fork__`), so that its arguments belong to the branch.
     """
 
     __slots__ = ()
@@ -50,36 +50,37 @@ class Operation(ABC, Generic[T_co]):
     """Name of the state that waits for the operation; None to name it after its line."""
 
     sleeps: bool = False
-    """Whether it waits for another agent, so that its state sleeps instead of taking up a slot."""
+    """Whether it waits for another agent; its state then frees its concurrency slot while it waits."""
 
     @abstractmethod
     async def perform(self, transition: Any) -> T_co:
-        """Do it, as part of a `Transition`; returns what the awaiting code gets."""
+        """Perform the operation as part of a `Transition`, and return the result of the `await`."""
 
     def perform_now(self, transition: Any) -> T_co | NotNow:
-        """The same where nothing has to be waited for, else `NOT_NOW` and no effect.
+        """Perform the operation if it need not wait; otherwise return `NOT_NOW`, without any effect.
 
-        Saves a task of the event loop for each transition whose answer is there at once.
+        Saves an asyncio task for each transition whose answer is available at once.
         """
         return NOT_NOW
 
     @abstractmethod
     def __fork__(self, memo: dict[int, Any]) -> Operation[T_co]:
-        """The same operation for one branch of several: what it holds of the agent's data is copied under
-        `memo`, as `fork.copy` does it."""
+        """Return the same operation for another branch. The agent's data in it is copied under `memo`, as by
+        `fork.copy`."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Operation[T_co]:
         return self.__fork__(memo)
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """The model calls that it makes, as far as they are known before it is performed."""
+        """The model calls that it will make, as far as they are known before it is performed."""
         return ()
 
-    # A forgotten `await` would be silent: any object is true, differs from a text, and can be formatted.
+    # Without these a forgotten `await` would go unnoticed: any object is true, differs from a string, and can be
+    # formatted.
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise TypeError(f"{self!r} has no answer yet: write `await` before the call")
+        raise TypeError(f"{self!r} has no result yet: write `await` before the call")
 
     __bool__ = __eq__ = __str__ = __format__ = __iter__ = __contains__ = _refuse
     __hash__ = object.__hash__
@@ -89,37 +90,37 @@ class Operation(ABC, Generic[T_co]):
 
     def __await__(self) -> Generator[Any, None, T_co]:
         """Perform the operation in a native run."""
-        around = _surroundings.get()
+        around = _environment.get()
         if around is None:
             raise NoModelError(
-                "an operation was awaited outside a run, so there is no model to ask; "
+                "an operation was awaited outside a run, so there is no model to call; "
                 "run the agent with run(agent, ..., model=...), or await it inside `async with Session(model):`"
             )
         result: T_co = yield from around.perform(self).__await__()
         return result
 
 
-class Surroundings(Protocol):
-    """What code runs in: a stretch of a compiled agent, a native agent, or a bare session."""
+class Environment(Protocol):
+    """The environment of running code: a step of a compiled agent, a native agent, or a bare session."""
 
     @property
     def client(self) -> object:
-        """The model that is asked where no other is named; None if there is none."""
+        """The default model; None if there is none."""
 
     async def perform(self, operation: Operation[T], /) -> T:
         """Perform an operation that native code awaits."""
 
 
 class Scope:
-    """The stretch of a compiled agent's code between two awaits; collects what it says about its state."""
+    """One step of a compiled agent, that is its code between two awaits. Collects the operations and the score."""
 
-    __slots__ = ("earlier", "made", "score", "session")
+    __slots__ = ("earlier_operations", "last_operation", "score", "session")
 
-    def __init__(self, session: Surroundings) -> None:
-        self.made: Operation[Any] | None = None
-        """The last operation that the code has made since its last await."""
-        self.earlier: list[Operation[Any]] = []
-        """Those before it."""
+    def __init__(self, session: Environment) -> None:
+        self.last_operation: Operation[Any] | None = None
+        """The last operation that the code has created since its last await."""
+        self.earlier_operations: list[Operation[Any]] = []
+        """The operations created before it in the same step."""
         self.score: float | None = None
         self.session = session
 
@@ -129,22 +130,22 @@ class Scope:
 
     async def perform(self, operation: Operation[T], /) -> T:
         raise HiveError(
-            "an operation was awaited by code that the compiler does not see; await it in the agent or in an "
+            "an operation was awaited in code that the compiler does not compile; await it in the agent, or in an "
             "`async def` helper that the agent awaits"
         )
 
 
-_surroundings: ContextVar[Surroundings | None] = ContextVar("hive_surroundings", default=None)
+_environment: ContextVar[Environment | None] = ContextVar("hive_surroundings", default=None)
 
-here = _surroundings.get
-"""What the calling code runs in."""
-enter, leave = _surroundings.set, _surroundings.reset
-"""`entered` for the hot path of the runtime."""
+current_environment = _environment.get
+"""Return the environment of the calling code."""
+enter, leave = _environment.set, _environment.reset
+"""`entered`, split in two for the hot path of the runtime."""
 
 
 @contextmanager
-def entered(around: Surroundings) -> Iterator[None]:
-    """What the code of the block runs in."""
+def entered(around: Environment) -> Iterator[None]:
+    """Run the block in the environment `around`."""
     token = enter(around)
     try:
         yield
@@ -152,29 +153,29 @@ def entered(around: Surroundings) -> Iterator[None]:
         leave(token)
 
 
-MAKING: set[Scope] = set()
-"""Stretches of code that have made such operations; empty most of the time, which is all that most steps look at."""
+SCOPES_WITH_OPERATIONS: set[Scope] = set()
+"""Steps that have created operations. Usually empty, so most steps only check that."""
 
 
-def to_be_awaited(operation: _Op) -> _Op:
-    """`operation` as a function that makes it gives it to agent code, which is warned if it drops it."""
-    scope = here()
+def tracked(operation: _Op) -> _Op:
+    """Register a new operation with the current step, which warns if it is never awaited. Returns `operation`."""
+    scope = current_environment()
     if type(scope) is Scope:
-        MAKING.add(scope)
-        if scope.made is not None:
-            scope.earlier.append(scope.made)
-        scope.made = operation
+        SCOPES_WITH_OPERATIONS.add(scope)
+        if scope.last_operation is not None:
+            scope.earlier_operations.append(scope.last_operation)
+        scope.last_operation = operation
     return operation
 
 
-def forgotten(scope: Scope) -> list[Operation[Any]]:
-    """Operations that code has made, and that nobody refers to any more."""
-    made, found = scope.earlier, []
-    assert scope.made is not None
-    made.append(scope.made)
-    scope.made = None
-    while made:
-        operation = made.pop()
+def never_awaited(scope: Scope) -> list[Operation[Any]]:
+    """Return the operations that a step created and that nothing refers to any more: an `await` was forgotten."""
+    created, found = scope.earlier_operations, []
+    assert scope.last_operation is not None
+    created.append(scope.last_operation)
+    scope.last_operation = None
+    while created:
+        operation = created.pop()
         if sys.getrefcount(operation) == 2:
             found.append(operation)
     return found
@@ -183,21 +184,21 @@ def forgotten(scope: Scope) -> list[Operation[Any]]:
 def score(value: float) -> None:
     """Set the score of the current state: how promising this branch is, higher being better.
 
-    It holds for the state that begins at the next `await` (or for the result, at `return`). A state that is
-    given no score keeps that of the state before it.
+    It applies to the state that begins at the next `await` (or to the result, at `return`). A state without a score
+    of its own inherits that of the state before it.
     """
-    scope = here()
+    scope = current_environment()
     if not isinstance(scope, Scope):
-        raise HiveError("score() was called outside a run; it scores the state of a running agent")
+        raise HiveError("score() was called outside a run; call it in the code of an agent that is running")
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise TypeError(f"a score is a number, not {value!r}") from None
+        raise TypeError(f"score() takes a number, not {value!r}") from None
     if math.isnan(number):
-        raise ValueError("a score cannot be NaN: it would compare with no other score")
+        raise ValueError("a score cannot be NaN: supervisors compare scores, and NaN compares with none")
     scope.score = number
 
 
 def fail(why: str) -> NoReturn:
-    """Give this branch up. The search goes on with the others; a native run raises `BranchFailed`."""
+    """End this branch as failed. The search continues with the others; a native run raises `BranchFailed`."""
     raise BranchFailed(str(why))

@@ -1,4 +1,4 @@
-"""Running agents: `arun`, and `run` for code that is not asynchronous."""
+"""Running agents: `arun`, and `run` for synchronous code."""
 
 from __future__ import annotations
 
@@ -52,37 +52,41 @@ async def arun(
 ) -> RunResult[R]:
     """Search `agent(*args, **kwargs)` under its supervisor.
 
-    `model` is a `Client` or the URL of a server. The same `seed`, with a model that answers the same request
-    the same way, gives the same search; without one a seed is drawn, and the result tells which.
-    `supervisor` replaces the agent's own for this run. `budget` bounds what the run spends.
-    `max_concurrency` bounds the states in transition at once, and the requests under way.
+    `model` is a `Client` or the URL of a server. The same `seed` gives the same search, if the model always answers
+    the same request in the same way; without a `seed` one is drawn, and the result has it. `supervisor` replaces the
+    agent's own for this run. `budget` limits what the run spends. `max_concurrency` limits the states that fire at
+    the same time, and the requests in flight.
 
-    `on_event` is called with every `Event`, `on_piece` with every `Piece` of text as models write it. `trace`
-    is a file that gets every event, a line of JSON each. `checkpoint` is a file that gets every answer of
-    models and tools; where it exists already, the run goes on from it, even if the process was killed in the
-    middle, unless the program has changed since (`JournalError`). `replay` is such a file from which a run is
-    repeated offline, without any model.
+    `on_event` is called with every `Event`, and `on_piece` with every `Piece` of text as models write it. `trace`
+    is a file to which every event is written as a line of JSON. `checkpoint` is a file to which every answer of a
+    model or tool is written; if it exists, the run is resumed from it, even if the process was killed, unless the
+    program has changed since (`JournalError`). `replay` is such a file, from which the run is repeated offline,
+    without a model.
 
-    Branches that `fail`, or run out of budget, are part of the search. Any other exception in the agent's
-    code, or a model call that the server refuses and the agent does not catch, ends the run: what is in
-    flight is cancelled, and the exception is raised here. With `on_error="drop"` a call that the model
-    refuses, an answer that is none (`InvalidAnswer`) and a tool that takes too long end their branch alone;
-    the first of them is raised if nothing else came of the run.
+    Branches that `fail` or run out of budget are part of the search. Any other exception that the agent does not
+    catch ends the run, such as a bug in its code or a model call that the server refuses: calls in flight are
+    cancelled, and the exception is raised here. With `on_error="drop"`, a refused model call, an answer that cannot
+    be read (`InvalidAnswer`) or a tool that times out ends only its branch; the first such error is raised if the run
+    has no result.
     """
     if not isinstance(agent, Agent):
         raise TypeError(f"run takes an @agent function as its first argument, not {agent!r}")
     if agent.is_generator:
-        raise TypeError(f"agent {agent.name} is an async generator: an agent that is run can spawn it")
+        raise TypeError(
+            f"agent {agent.name} is an async generator and cannot be run: spawn it in another agent, and run that one"
+        )
     if model is None and not agent.has_model and replay is None:
         raise NoModelError(
-            f"running agent {agent.name!r} needs a model: give model=..., a Client or the URL of a server"
+            f"agent {agent.name!r} needs a model to run: pass model=..., a Client or the URL of a server"
         )
     if supervisor is not None and not isinstance(supervisor, Supervisor):
         raise TypeError(f"supervisor must be a Supervisor, not {supervisor!r}")
     if on_error not in ("raise", "drop"):
         raise ValueError(f"on_error must be 'raise' or 'drop', not {on_error!r}")
     if checkpoint is not None and replay is not None:
-        raise ValueError("checkpoint and replay exclude each other: a replay adds nothing to its recording")
+        raise ValueError(
+            "checkpoint and replay exclude each other: checkpoint records or resumes a run, replay repeats one"
+        )
     own: dict[str, object] = {
         "model": model,
         "seed": seed,
@@ -91,7 +95,7 @@ async def arun(
         "on_event": on_event,
     }
     own |= {"on_piece": on_piece, "trace": trace, "checkpoint": checkpoint, "replay": replay}
-    agent.refuse_taken(len(args), [word for word, given in own.items() if given is not None])
+    agent.check_keywords(len(args), [word for word, given in own.items() if given is not None])
     arguments = agent.bind(*args, **kwargs)
     if supervisor is not None:
         supervisor.check(agent.graph())
@@ -128,7 +132,7 @@ async def arun(
             async with session:
                 await search.search(arguments)
             totals = session.totals
-            span.note(
+            span.set(
                 results=len(search.results),
                 states_fired=search.fired,
                 requests=totals.requests,
@@ -164,16 +168,16 @@ def run(
     replay: File | None = None,
     **kwargs: Any,
 ) -> RunResult[R]:
-    """`arun` for code that is not asynchronous, on uvloop's event loop where uvloop is installed.
+    """Run `arun` from synchronous code, on uvloop's event loop if uvloop is installed.
 
-    Where an event loop is running already, as in a notebook, the search runs in a thread of its own.
+    If an event loop is already running, as in a notebook, the search runs in a separate thread.
     """
 
-    under_way: list[asyncio.Task[Any]] = []
+    running: list[asyncio.Task[Any]] = []
 
     async def search() -> RunResult[R]:
         if (task := asyncio.current_task()) is not None:
-            under_way.append(task)
+            running.append(task)
         try:
             return await arun(
                 agent,
@@ -192,12 +196,11 @@ def run(
                 **kwargs,
             )
         finally:
-            # The event loop ends here, and with it the use of all connections made in it: also of clients
-            # that agents have for themselves.
+            # The event loop ends here, so close all connections made in it, including those of agents' own clients.
             if isinstance(model, Client):
                 await model.aclose()
             await Transport.close_all()
-            under_way.clear()
+            running.clear()
 
     def in_new_loop() -> RunResult[R]:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -205,11 +208,11 @@ def run(
 
     if not _loop_is_running():
         return in_new_loop()
-    return _in_thread(in_new_loop, under_way)
+    return _in_thread(in_new_loop, running)
 
 
-def _in_thread(work: Callable[[], R], under_way: list[asyncio.Task[Any]]) -> R:
-    """Do work in a thread of its own. Ctrl-C, which the waiting thread gets, cancels the tasks under way there."""
+def _in_thread(work: Callable[[], R], running: list[asyncio.Task[Any]]) -> R:
+    """Do work in a new thread. Ctrl-C, which reaches the waiting thread, cancels the tasks `running` there."""
     outcome: concurrent.futures.Future[R] = concurrent.futures.Future()
 
     def thread() -> None:
@@ -222,8 +225,8 @@ def _in_thread(work: Callable[[], R], under_way: list[asyncio.Task[Any]]) -> R:
     try:
         return outcome.result()
     except KeyboardInterrupt:
-        for task in under_way:
-            with suppress(RuntimeError):  # It has ended this very moment, and its loop.
+        for task in running:
+            with suppress(RuntimeError):  # The task and its loop may just have ended.
                 task.get_loop().call_soon_threadsafe(task.cancel)
         concurrent.futures.wait([outcome])
         raise

@@ -1,4 +1,4 @@
-"""Watching models write: the text of a run as an async iterator."""
+"""Streaming: the text that models write in a run, as an async iterator."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ R = TypeVar("R")
 
 
 class Stream(Generic[R]):
-    """A run whose text is iterated over while models write it.
+    """A run whose text can be read while models write it.
 
         async with stream(solve, puzzle, model=url) as live:
             async for piece in live:                     # or: live.of(dialogue="critic")
                 print(piece.state, piece.text)
         print(live.result.value)
 
-    Each `Piece` says which branch it belongs to. Leaving the block early cancels the run, down to its requests
-    at the server.
+    Each `Piece` names its branch. Leaving the block early cancels the run and its requests at the server.
     """
 
     def __init__(self, agent: Agent[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._pieces = _Pieces()
         self._work = functools.partial(arun, agent, *args, on_piece=self._pieces.add, **kwargs)
         self._run: asyncio.Task[RunResult[R]] | None = None
-        self._told = False
-        """Whether somebody has been told how the run ended."""
+        self._outcome_raised = False
+        """Whether an iterator has reached the end of the run, and so has raised its error, if any."""
 
     async def __aenter__(self) -> Stream[R]:
         self._run = asyncio.create_task(self._work())
@@ -49,8 +48,8 @@ class Stream(Generic[R]):
             self._run.cancel()
             await asyncio.wait([self._run])
         failure = None if self._run.cancelled() else self._run.exception()
-        if failure is not None and error is None and not self._told:
-            # What went wrong is not lost, even if nobody has read to the end.
+        if failure is not None and error is None and not self._outcome_raised:
+            # An error must not be lost if the text was not read to the end.
             raise failure
 
     def __aiter__(self) -> AsyncIterator[Piece]:
@@ -59,12 +58,14 @@ class Stream(Generic[R]):
     async def of(
         self, *, dialogue: str | None = None, state: str | None = None, agent: str | None = None
     ) -> AsyncIterator[Piece]:
-        """The pieces of one dialogue (by its label), of one branch (by the id of its state), or of one agent.
+        """Iterate over the pieces of one dialogue (by its label), one branch (by the id of its state), or one agent.
 
-        Every iterator begins with the first piece of the run, so that several can follow several dialogues.
+        Every iterator begins with the first piece of the run, so several can follow different dialogues.
         """
         if self._run is None:
-            raise HiveError("a stream is used in a block: async with stream(...) as live:")
+            raise HiveError(
+                "the stream has not been started: use it in a block, async with stream(...) as live:"
+            )
         position = 0
         while True:
             while position < len(self._pieces.all):
@@ -77,22 +78,22 @@ class Stream(Generic[R]):
                 ):
                     yield piece
             if self._run.done():
-                # What went wrong in the run is raised where its text is awaited.
-                self._told = True
+                # Raises the error of the run, if there is one, to the reader of its text.
+                self._outcome_raised = True
                 self._run.result()
                 return
             await self._pieces.wait()
 
     @property
     def result(self) -> RunResult[R]:
-        """The outcome, once the text has come to its end."""
+        """The result of the run, once the text has ended."""
         if self._run is None or not self._run.done() or self._run.cancelled():
-            raise HiveError("the run has not ended: iterate over its text to the end first")
+            raise HiveError("the run has no result yet: iterate over its text to the end first")
         return self._run.result()
 
 
 class _Pieces:
-    """All text so far, and who waits for more."""
+    """All pieces so far, and the event that wakes readers that wait for more."""
 
     def __init__(self) -> None:
         self.all: list[Piece] = []
@@ -111,5 +112,5 @@ class _Pieces:
 
 
 def stream(agent: Agent[..., R], /, *args: Any, **kwargs: Any) -> Stream[R]:
-    """Run an agent and watch its models write. Takes what `arun` takes, `on_piece` aside; see `Stream`."""
+    """Run an agent, and stream its models' text; see `Stream`. Takes the arguments of `arun` except `on_piece`."""
     return Stream(agent, args, kwargs)

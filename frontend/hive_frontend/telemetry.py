@@ -1,8 +1,8 @@
-"""Spans of OpenTelemetry for what a program does: runs, searches, steps and model requests.
+"""OpenTelemetry spans for runs, searches, steps and model requests.
 
-Spans are made where `opentelemetry-api` is installed (`hive[otel]`) and the program has set up a tracer provider;
-otherwise `span` does nothing. They hold names, numbers and identities, and never a prompt, an answer, or an error's
-words, which may quote one.
+Spans are recorded if `opentelemetry-api` is installed (`hive[otel]`) and the program has set up a tracer provider;
+otherwise `span` does nothing. They hold names, numbers and ids, but never a prompt, an answer, or the message of an
+error, which may quote one.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Value = str | int | float | bool | None
 
 
 class Span:
-    """What is under way."""
+    """A span that is open, or a stand-in that records nothing."""
 
     __slots__ = ("_span",)
 
     def __init__(self, span: Any = None) -> None:
         self._span = span
 
-    def note(self, **attributes: Value) -> None:
-        """Add what is known by now, under `hive.` and the given names; None is left out."""
+    def set(self, **attributes: Value) -> None:
+        """Set attributes of the span, each prefixed with `hive.`; None is left out."""
         if self._span is not None:
             for name, value in attributes.items():
                 if value is not None:
@@ -44,17 +44,17 @@ _NOTHING = nullcontext(Span())
 
 
 def active() -> bool:
-    """Whether spans go anywhere: nobody pays for them otherwise."""
+    """Return whether spans are recorded. Callers skip the work for them otherwise."""
     return _otel is not None and not isinstance(_otel.get_tracer_provider(), _otel.ProxyTracerProvider)
 
 
 def span(
     kind: Literal["run", "search", "step", "request"], name: str, **attributes: Value
 ) -> AbstractContextManager[Span]:
-    """A span `"KIND NAME"` for as long as the context lasts, under the one that is current.
+    """Open a span named `"KIND NAME"` for the duration of the context, as a child of the current span.
 
-    An error that leaves the context becomes the span's status, by the name of its type. A branch that fails, or that
-    is given up, is part of a search: its span has the name of the type, and no status.
+    An error that leaves the context sets the span's status and its `error.type`. A branch that fails or is cancelled is
+    a normal part of a search: its span gets the `error.type` but no error status.
     """
     return _span(kind, name, attributes) if active() else _NOTHING
 
@@ -62,31 +62,31 @@ def span(
 @contextmanager
 def _span(kind: str, name: str, attributes: Mapping[str, Value]) -> Iterator[Span]:
     tracer = _otel.get_tracer("hive")
-    asks = _otel.SpanKind.CLIENT if kind == "request" else _otel.SpanKind.INTERNAL
+    span_kind = _otel.SpanKind.CLIENT if kind == "request" else _otel.SpanKind.INTERNAL
     with tracer.start_as_current_span(
-        f"{kind} {name}", kind=asks, record_exception=False, set_status_on_exception=False
-    ) as made:
-        opened = Span(made)
-        opened.note(**attributes)
+        f"{kind} {name}", kind=span_kind, record_exception=False, set_status_on_exception=False
+    ) as otel_span:
+        opened = Span(otel_span)
+        opened.set(**attributes)
         try:
             yield opened
         except BaseException as error:
-            made.set_attribute("error.type", type(error).__name__)
+            otel_span.set_attribute("error.type", type(error).__name__)
             if isinstance(error, Exception):
-                made.set_status(_otel.StatusCode.ERROR)
+                otel_span.set_status(_otel.StatusCode.ERROR)
             raise
 
 
-def hand_over(context: Context) -> None:
-    """Make the span that is current the current one in `context`, too."""
+def make_current_in(context: Context) -> None:
+    """Make the current span the current one in `context`, too."""
     if active():
         context.run(_otel_context.attach, _otel_context.get_current())
 
 
 def headers() -> dict[str, str] | None:
-    """`traceparent` and `tracestate` of the span that is current, for a server that goes on with the trace.
+    """Return `traceparent` and `tracestate` of the current span, so that the server can continue the trace.
 
-    Nothing else is sent along: baggage is the program's own.
+    Baggage is not sent: it belongs to the program.
     """
     if _otel is None or _otel.get_current_span() is _otel.INVALID_SPAN:
         return None

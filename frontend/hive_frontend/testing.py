@@ -1,4 +1,4 @@
-"""Models for tests: answers from a script or a function instead of from a server."""
+"""Models for tests, which answer from a script or a function instead of a server."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from hive_frontend.client.body_fields import matches_grammar
 from hive_frontend.client.cached_message import CachedMessage
 from hive_frontend.client.contract import CallTimeout, Client, Completion, MessageCall, OnText, Request
 from hive_frontend.client.guard import RealCallForbidden, forbid_real_calls
 from hive_frontend.client.messages import Message
-from hive_frontend.client.spelling import fits
 from hive_frontend.client.structured import InvalidAnswer
 from hive_frontend.client.text_messages import as_text, decoded, prefilled
 from hive_frontend.errors import HiveError, ModelError
@@ -32,25 +32,25 @@ _PIECE = re.compile(r"\s*\S+\s*\Z|\s*\S+|\s+")
 
 
 class ScriptExhausted(HiveError):
-    """A scripted model was asked more than its script has answers for."""
+    """The script of a scripted model has no answer for a call."""
 
 
 class FunctionModel(Client):
-    """A model whose answers come from a function of the `Request`, and which remembers what it was asked.
+    """A model that answers with a function of the `Request`, and records its calls.
 
-    The function may be `async`. It gives a string, whose words count as tokens, none of them replayed; or a
-    `Completion`, to say otherwise. Streams hand answers out word by word.
+    The function may be `async`. It returns a string, whose words count as generated tokens, or a `Completion` for
+    other token counts. Streams deliver answers word by word.
 
-    It keeps messages as a server does, and refuses parents that were deleted or have ended with their session. For
-    `decode` the function gets a request whose prompt is the texts of the parents, in their order, and the header;
-    `prefill` asks it nothing. Words count as tokens in both.
+    Like a server, the model keeps messages, and refuses parents that were deleted or whose session has ended. For
+    `decode` the function gets a request whose prompt is the texts of the parents, in order, and the header. `prefill`
+    does not call the function. Words count as tokens in both.
 
-    `delay` gives the seconds that a call takes, to try out orders of completion. Without it, and with a function
-    that is not `async`, calls are answered at once.
+    `delay` returns the seconds that a call takes, to test different orders of completion. Without it, and with a
+    function that is not `async`, calls are answered at once.
 
-    An answer that the call's `choices` or `regex` do not allow raises `InvalidAnswer`, as it does where an endpoint
-    ignores grammars. `grammars=False` hands it out: the model then stands for a server whose grammar the client
-    trusts, and which does not keep to it.
+    An answer that violates the call's `choices` or `regex` raises `InvalidAnswer`, as with an endpoint that ignores
+    grammars. With `grammars=False` the answer is returned unchecked: the model then acts as a server whose grammar the
+    client trusts but which violates it.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class FunctionModel(Client):
         self._grammars = grammars
         self._delay = delay
         kind = type(self)
-        # What a subclass does in `complete` or `register` must not be gone around.
+        # Answering at once bypasses `complete` and `register`, so not if a subclass overrides them.
         self.answers_now = (
             delay is None
             and not _is_async(function)
@@ -72,13 +72,13 @@ class FunctionModel(Client):
             and kind.register is FunctionModel.register
         )
         self.calls: list[Request] = []
-        """The requests so far, in the order in which they came."""
+        """The requests so far, in order of arrival."""
         self.agents: list[str] = []
         """The agents that registered, in order."""
         self.ended: list[str] = []
         """The sessions that ended, in order."""
         self.made: list[MessageCall] = []
-        """The messages to prefill and to decode so far, in the order in which they came."""
+        """The `prefill` and `decode` calls so far, in order of arrival."""
         self._kept: dict[str, CachedMessage] = {}
 
     def answer_now(self, request: Request) -> Completion | None:
@@ -89,7 +89,7 @@ class FunctionModel(Client):
         if isinstance(answer, (str, Completion)):
             return self._checked(request, answer)
         raise TypeError(
-            f"the function of a FunctionModel gave {type(answer).__name__}, not a string or a Completion; "
+            f"the function of a FunctionModel returned {type(answer).__name__}, not a string or a Completion; "
             "declare it with async def if it waits for something"
         )
 
@@ -103,12 +103,12 @@ class FunctionModel(Client):
                 if not limit.expired():
                     raise
                 raise CallTimeout(
-                    f"no answer within {request.timeout_s} s (timeout_s) to {_describe(request)}"
+                    f"no answer within {request.timeout_s} s (timeout_s) for {_describe(request)}"
                 ) from None
         if on_text is not None:
             for piece in _PIECE.findall(completion.text):
                 on_text(piece)
-                # Whoever reads the stream gets a chance to do so between its pieces.
+                # Let the reader of the stream run between pieces.
                 await asyncio.sleep(0)
         return completion
 
@@ -121,11 +121,13 @@ class FunctionModel(Client):
 
     def _checked(self, request: Request, answer: Answer) -> Completion:
         completion = Completion(answer, len(answer.split()), 0, "stop") if isinstance(answer, str) else answer
-        if self._grammars and not fits(request.sampling, completion.text, completion.finish_reason):
+        if self._grammars and not matches_grammar(
+            request.sampling, completion.text, completion.finish_reason
+        ):
             what = "choices" if request.sampling.choices else "regex"
             raise InvalidAnswer(
-                f"the function of a FunctionModel gave {completion.text[:200]!r}, which is not what {what} allows, to "
-                f"{_describe(request)}; grammars=False hands such answers out",
+                f"the function of a FunctionModel returned {completion.text[:200]!r}, which {what} does not allow, for "
+                f"{_describe(request)}; pass grammars=False to return such answers unchecked",
                 text=completion.text,
             )
         return completion
@@ -144,7 +146,8 @@ class FunctionModel(Client):
         for parent in call.parents:
             if parent.id not in self._kept:
                 raise ModelError(
-                    f"there is no message {parent.id!r}: {parent!r} was deleted, or ended", status=400
+                    f"there is no message {parent.id!r}: {parent!r} was deleted, or its session has ended",
+                    status=400,
                 )
         self.made.append(call)
         return f"m-{len(self.made)}"
@@ -154,7 +157,7 @@ class FunctionModel(Client):
         return message
 
     def render(self, messages: Sequence[Message]) -> str:
-        """The dialogue in a plain form: there is no template."""
+        """Return the dialogue as plain text; there is no chat template."""
         return "".join(f"[{message.role}]\n{message.content}\n\n" for message in messages) + "[assistant]\n"
 
     async def register(self, agent: str, session: str) -> None:
@@ -172,19 +175,19 @@ class FunctionModel(Client):
 
 
 class ScriptedModel(FunctionModel):
-    """A model that answers from a script, and remembers what it was asked.
+    """A model that answers from a script, and records its calls.
 
     The script is one of
 
     - a list: the answers in the order of the calls;
-    - a function of the `Request`, which tells agent, state, sample, seed, prompt, regex and all else
-      (for an `async` one there is `FunctionModel`);
-    - a dict from a state's name, or else an agent's name, or else `"*"`, to a list, a function, or one string
-      that answers every call.
+    - a function of the `Request`, which has the agent, state, sample, seed, prompt, regex and so on
+      (for an `async` function use `FunctionModel`);
+    - a dict from a state's name, an agent's name or `"*"`, looked up in this order, to a list, a function, or one
+      string that answers every call.
 
-    The answers of lists go out in the order in which calls are made; where branches run concurrently, only a
-    function makes that order irrelevant. Tokens are counted as words: an answer of three words is three
-    tokens, none of them replayed. Give a `Completion` instead of a string to say otherwise.
+    A list gives its answers in the order in which calls are made. That order varies when branches run concurrently;
+    use a function then. Tokens are counted as words: an answer of three words is three generated tokens. Give a
+    `Completion` instead of a string for other token counts.
 
     `delay` and `grammars` are those of a `FunctionModel`.
     """
@@ -215,7 +218,8 @@ class ScriptedModel(FunctionModel):
         if number >= len(script):
             entry = f"entry {key[1:]!r} of the script" if key else "the script"
             raise ScriptExhausted(
-                f"{entry} has {len(script)} answers, all of which were used before {_describe(request)}"
+                f"{entry} has {len(script)} answers, and all were used before {_describe(request)}; add answers, or "
+                "give a function"
             )
         self._used[key] = number + 1
         return script[number]

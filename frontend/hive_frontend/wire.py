@@ -1,9 +1,10 @@
-"""What both sides of the wire spell: the tag of a request, its headers, the rule for names, and how seeds derive.
+"""The protocol that client and server share: the tag of a request, its headers, the rule for names, derived seeds.
 
-Standard library only, and the one module of the frontend that the server imports.
+Uses the standard library only. It is the one module of the frontend that the server imports.
 
-In a body the tag is `custom_params.hive`, a flat object of scalars; `x-hive-*` headers mirror it and win.
-`x-request-id-hive-*` are the same headers under names that `sglang-router` forwards, which drops the tag of bodies.
+In a body the tag is `custom_params.hive`, a flat object of scalars. `x-hive-*` headers carry the same fields and take
+precedence. `sglang-router` drops `custom_params` from bodies; the `x-request-id-hive-*` headers carry the same fields
+under names that it forwards.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ROUTED_PREFIX = "x-request-id-hive-"
 
 
 class Tag(TypedDict, total=False):
-    """Who sends a request, and for which state."""
+    """The identity of a request: its agent, session and state, and how to replay it."""
 
     agent: str
     session: str
@@ -44,32 +45,36 @@ class Tag(TypedDict, total=False):
 
 
 def custom_params(tag: Mapping[str, Any]) -> dict[str, Any]:
-    """The `custom_params` of a body with this tag."""
+    """Return the `custom_params` of a body with this tag."""
     return {TAG_KEY: tag}
 
 
 def is_name(value: object) -> TypeGuard[str]:
-    """Whether a server accepts `value` as a name."""
+    """Return whether a server accepts `value` as a name."""
     return isinstance(value, str) and NAME_PATTERN.fullmatch(value) is not None
 
 
 def check_name(kind: str, name: object) -> str:
-    """`name` if a server accepts it as that of an agent, session or tenant; `ValueError` otherwise."""
+    """Return `name` if a server accepts it as the name of a `kind` (agent, session or tenant).
+
+    Raises:
+        ValueError: if it is not a valid name.
+    """
     if not is_name(name):
         raise ValueError(f"{kind} {NAME_RULE}, not {name!r}")
     return str(name)
 
 
 def derive_seed(*parts: str | int) -> int:
-    """A seed in [0, 2**63) from what names a request: equal parts give equal seeds, everywhere and in every run."""
+    """Return a seed in [0, 2**63) derived from `parts`: equal parts give equal seeds, on any machine and in any run."""
     text = "\x1f".join(map(str, parts))
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def sample_seed(seed: int, sample: int) -> int:
-    """The seed, 0 .. 2**63 - 1, of the `sample`-th draw from a state whose base seed is `seed`.
+    """Return the seed, 0 .. 2**63 - 1, of the `sample`-th draw from a state whose base seed is `seed`.
 
-    Sample 0 has the base seed itself. A Hive server numbers samples by this function; for servers that do not, the
-    client calls it.
+    Sample 0 uses the base seed itself. A Hive server calls this function for each sample; for other servers the client
+    calls it.
     """
     return derive_seed(seed, sample) if sample else seed

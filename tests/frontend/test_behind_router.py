@@ -87,7 +87,7 @@ async def test_an_agent_may_be_what_requests_are_routed_by() -> None:
     assert router.received[0].headers["x-smg-routing-key"] == "judge"
 
 
-async def test_other_servers_behind_a_router_are_asked_without_extras() -> None:
+async def test_requests_to_other_servers_behind_a_router_have_no_extensions() -> None:
     async with Server(ROUTER) as router, Server(SGLANG) as stock:
         client = HttpClient(router.url, servers=[stock.url])
         await client.complete(ask("q", sample=2))
@@ -101,7 +101,7 @@ async def test_other_servers_behind_a_router_are_asked_without_extras() -> None:
 
 @pytest.mark.parametrize("servers", [[], "http://localhost:30000"])
 def test_servers_are_a_list_of_urls(servers: Any) -> None:
-    with pytest.raises(ValueError, match="servers must be the URLs"):
+    with pytest.raises(ValueError, match="servers must be a list of the URLs"):
         HttpClient("http://localhost:30000", servers=servers)
 
 

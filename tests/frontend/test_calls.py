@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hive_frontend import Dialogue, Message, gather, gen
+from hive_frontend import Dialogue, Message, Sampling, decode, gather, gen
 from hive_frontend.testing import ScriptedModel
 
 
@@ -27,11 +27,11 @@ def test_prompts_of_all_kinds() -> None:
     ("arguments", "message"),
     [
         ({"prompt": 3}, "a prompt is a string, a Dialogue or a list of messages, not int"),
-        ({"prompt": []}, "the prompt has no message"),
+        ({"prompt": []}, "the prompt has no messages"),
         ({"prompt": ["q"]}, "message 0 of the prompt is 'q'"),
-        ({"prompt": [("boss", "q")]}, "needs a role out of system, user, assistant"),
+        ({"prompt": [("boss", "q")]}, "needs a role, one of system, user, assistant"),
         ({"prompt": [("user", 1)]}, "a string as content"),
-        ({"prompt": [("user", "q")], "raw": True}, "raw=True takes the prompt as a string"),
+        ({"prompt": [("user", "q")], "raw": True}, "with raw=True the prompt must be a string"),
         ({"prompt": "q", "max_tokens": 0}, "max_tokens must be an integer of at least 1"),
         ({"prompt": "q", "max_tokens": True}, "max_tokens must be an integer of at least 1"),
         ({"prompt": "q", "temperature": -1}, "temperature must be at least 0"),
@@ -42,7 +42,7 @@ def test_prompts_of_all_kinds() -> None:
         ({"prompt": "q", "choices": []}, "choices must be a list of non-empty strings"),
         ({"prompt": "q", "choices": "abc"}, "choices must be a list of non-empty strings"),
         ({"prompt": "q", "choices": ["a"], "regex": "b"}, "regex and choices exclude each other"),
-        ({"prompt": "q", "json_schema": "{"}, "json_schema is no JSON schema"),
+        ({"prompt": "q", "json_schema": "{"}, "json_schema must be a JSON schema"),
     ],
 )
 def test_bad_calls(arguments: dict[str, Any], message: str) -> None:
@@ -58,11 +58,28 @@ def test_choices_become_a_grammar() -> None:
     assert gen("q", stop="\n").sampling.stop == ("\n",)
 
 
+def test_settings_keep_their_names() -> None:
+    for sampling in (
+        gen("q", max_tokens=7, temperature=0.5, top_p=0.9, top_k=3, stop="x", regex="a+").sampling,
+        decode("A:", max_tokens=7, temperature=0.5, top_p=0.9, top_k=3, stop="x", regex="a+").sampling,
+    ):
+        assert sampling == Sampling(
+            max_tokens=7, temperature=0.5, top_p=0.9, top_k=3, stop=("x",), regex="a+"
+        )
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "top_k"])
+def test_settings_that_are_no_numbers(name: str) -> None:
+    arguments: dict[str, Any] = {name: "hot"}
+    with pytest.raises(TypeError, match=f"{name} must be a number, such as {name}=1, not 'hot'"):
+        gen("q", **arguments)
+
+
 def test_bad_gathers() -> None:
     with pytest.raises(TypeError, match="argument 0 is a list; write gather"):
         gather([gen("q")])  # type: ignore[arg-type]
     talk = Dialogue().user("q")
-    with pytest.raises(ValueError, match="go on with the same dialogue"):
+    with pytest.raises(ValueError, match="continue the same dialogue"):
         gather(gen(talk), gen(talk))
 
 
@@ -85,9 +102,7 @@ async def test_scripts() -> None:
     async with Session(ScriptedModel(["a", "b c"])):
         first, second = await gen("q"), await gen("r")
         assert (first, second, second.tokens_generated, second.finish_reason) == ("a", "b c", 2, "stop")
-        with pytest.raises(
-            ScriptExhausted, match="the script has 2 answers, all of which were used before the"
-        ):
+        with pytest.raises(ScriptExhausted, match="the script has 2 answers, and all were used before the"):
             await gen("s")
     by_name = ScriptedModel({"ask": ["1"], "judge": lambda request: request.text, "*": "else"})
     async with Session(by_name):

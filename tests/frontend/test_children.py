@@ -140,7 +140,7 @@ async def test_a_child_forks_with_its_parent() -> None:
     ], "what parent and child share is shared within each branch, and with no other"
 
 
-async def test_a_childs_own_supervisor_searches_and_the_best_branch_goes_on() -> None:
+async def test_a_childs_own_supervisor_searches_and_the_best_branch_continues() -> None:
     @agent(supervisor=TreeOfThoughts(branch_at="idea", branching=3, breadth=3, limit=None))
     async def thinker(question: str) -> str:
         idea = await gen(question, name="idea")
@@ -224,7 +224,7 @@ async def test_resume_needs_a_value_that_was_taken() -> None:
     async def program() -> None:
         await spawn(gatherer, "x").resume("early")
 
-    with pytest.raises(HiveError, match="resume answers the yield whose value next"):
+    with pytest.raises(HiveError, match=r"is not waiting for a value: await next\(\) first"):
         await compiled(program)
 
 

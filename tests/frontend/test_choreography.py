@@ -58,7 +58,7 @@ DOC = message()
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"text": 3}, "the text is a string or a list of token ids, not of type int"),
+        ({"text": 3}, "the text must be a string or a list of token ids, not of type int"),
         ({"text": ""}, "prefill: the text must not be empty"),
         ({"text": []}, "the text must not be empty"),
         ({"text": [True]}, "a string or a list of token ids"),
@@ -66,14 +66,14 @@ DOC = message()
         ({"text": b"ab"}, "a string or a list of token ids"),
         ({"parents": DOC}, "parents must be a list of messages, such as .* not of type CachedMessage"),
         ({"parents": "m-1"}, "parents must be a list of messages, .* not 'm-1'"),
-        ({"parents": [DOC, "m-1"]}, "parent 1 is 'm-1'; a parent is the message that prefill or decode gave"),
-        ({"parents": [Reply("text")]}, "parent 0 is 'text'; a parent is the message"),
-        ({"parents": [DOC, message()]}, "parent 1 is <message m .*, which the list has already"),
-        ({"parents": [prefill("x")]}, "parent 0 is a call that was not awaited"),
-        ({"parents": [DOC], "offsets": []}, "offsets has 0 positions for 1 parents; write None"),
+        ({"parents": [DOC, "m-1"]}, "parent 1 is 'm-1'; pass the message that prefill or decode returned"),
+        ({"parents": [Reply("text")]}, "parent 0 is 'text'; pass the message"),
+        ({"parents": [DOC, message()]}, "parent 1 is <message m .*, which is already in the list"),
+        ({"parents": [prefill("x")]}, "parent 0 is a call without `await`"),
+        ({"parents": [DOC], "offsets": []}, "offsets has 0 positions for 1 parents; give one for each"),
         ({"parents": [DOC], "offsets": [-1]}, "offset 0 must be a position of at least 0, not -1"),
         ({"parents": [DOC], "offsets": [True]}, "offset 0 must be a position of at least 0, not True"),
-        ({"parents": [DOC], "offsets": 3}, "offsets must be a list with a position or None for each parent"),
+        ({"parents": [DOC], "offsets": 3}, "offsets must be a list of a position or None for each parent"),
         ({"new_offset": -1}, "new_offset must be a position of at least 0"),
         ({"agent": "two words"}, "agent must be 1 to 128 characters"),
     ],
@@ -87,10 +87,10 @@ def test_bad_prefills(arguments: dict[str, Any], complaint: str) -> None:
     ("arguments", "complaint"),
     [
         ({"header": ""}, "decode: the header must not be empty"),
-        ({"header": None}, "the header is a string or a list of token ids"),
+        ({"header": None}, "the header must be a string or a list of token ids"),
         ({"max_tokens": 0}, "max_tokens must be an integer of at least 1"),
         ({"regex": "a", "choices": ["b"]}, "exclude each other"),
-        ({"json_schema": "{"}, "json_schema is no JSON schema"),
+        ({"json_schema": "{"}, "json_schema must be a JSON schema"),
         ({"sample": -1}, "sample must be from 0"),
         ({"corrector": 3}, "corrector must be a name such as .* or a dict"),
     ],
@@ -174,7 +174,7 @@ async def test_a_model_of_tests_keeps_messages_as_a_server_does() -> None:
         assert caught.value.status == 400
         last = await decode("A:", parents=[far])
     async with Session(model):
-        with pytest.raises(ModelError, match="was deleted, or ended"):
+        with pytest.raises(ModelError, match="was deleted, or its session has ended"):
             await decode("A:", parents=[last])
     assert [call.request.prompt for call in model.made] == ["a b c", "", "A:"]
     assert model.made[1].offsets == (10,)
@@ -200,7 +200,7 @@ async def test_a_client_that_cannot_says_what_it_takes() -> None:
 
     async with Session(Plain()):
         for call in prefill("x"), decode("A:"), DOC.delete():
-            with pytest.raises(HiveError, match=r"Plain keeps no messages.* --hive-kv-segments"):
+            with pytest.raises(HiveError, match=r"Plain cannot keep messages.* --hive-kv-segments"):
                 await call
     with pytest.raises(NoModelError, match="outside a run"):
         await prefill("x")
@@ -383,7 +383,7 @@ def test_deletes_and_dealt_with_errors_are_in_the_journal(tmp_path: Path) -> Non
     assert resumed.calls == []
 
 
-def test_a_resumed_run_whose_messages_are_not_needed_goes_on(tmp_path: Path) -> None:
+def test_a_resumed_run_whose_messages_are_not_needed_continues(tmp_path: Path) -> None:
     @agent
     async def program() -> str:
         answer = await decode("A:", parents=[await prefill("doc")])
@@ -437,7 +437,7 @@ async def test_texts_stand_in_the_order_of_the_parents_and_offsets_are_ignored()
 async def test_texts_refuse_tokens() -> None:
     async with Session(TextMessages(echo())):
         for call in prefill([1]), decode([1]), decode("A:", parents=[message(in_tokens=True)]):
-            with pytest.raises(HiveError, match="give prefill and decode strings, not tokens"):
+            with pytest.raises(HiveError, match="pass strings to prefill and decode, not tokens"):
                 await call
 
 

@@ -122,7 +122,7 @@ async def test_what_is_left_out_is_the_servers() -> None:
     assert made.header == ""
 
 
-async def test_a_refusal_is_told_in_the_servers_words() -> None:
+async def test_a_refusal_has_the_servers_message() -> None:
     async with Server(Keeper().routes()) as server, Session(HttpClient(server.url)):
         system = await prefill("system")
         await system.delete()
@@ -161,7 +161,7 @@ async def test_a_server_that_keeps_none_is_named_with_the_flag(streamed: bool) -
         listen = {"on_piece": lambda piece: None} if streamed else {}
         async with Session(HttpClient(server.url), **listen):  # type: ignore[arg-type]
             for call in prefill("x"), decode("x"):
-                with pytest.raises(ModelError, match=r"keeps no messages; start .* --hive-kv-segments"):
+                with pytest.raises(ModelError, match=r"does not keep messages; start .* --hive-kv-segments"):
                     await call
 
 
@@ -170,13 +170,13 @@ async def test_clients_that_cannot() -> None:
     async with Server(Keeper().routes()) as server:
         distinct = HttpClient(server.url, replay="distinct")
         async with Session(distinct) as session:
-            with pytest.raises(ModelError, match='cannot do what replay="distinct" asks'):
+            with pytest.raises(ModelError, match='does not support replay="distinct"'):
                 await decode("x")
             session_id = session.id
     from hive_frontend.client import MessageCall, Request, Sampling
 
     call = MessageCall(Request((), Sampling(), 0, "a", session_id, "0", 0, prompt="x"))
-    with pytest.raises(HiveError, match="messages are kept by one server"):
+    with pytest.raises(HiveError, match="a message is kept by one server"):
         await behind.prefill(call)
 
 
@@ -187,9 +187,9 @@ async def test_an_answer_without_a_message_is_an_error() -> None:
         "POST /hive/decode": lambda request: (200, {"id": "m", "tokens": 2, "offset": 0}),
     }
     async with Server(routes) as server, Session(HttpClient(server.url)):
-        with pytest.raises(ModelError, match="holds no message, for want of 'tokens'"):
+        with pytest.raises(ModelError, match="is not a message, because 'tokens' is missing"):
             await prefill("x")
-        with pytest.raises(ModelError, match="holds no message, for want of 'text'"):
+        with pytest.raises(ModelError, match="is not a message, because 'text' is missing"):
             await decode("x")
 
 
@@ -299,7 +299,7 @@ async def test_a_search_draws_again_behind_the_messages_made_before() -> None:
     assert first.totals.requests == 7
 
 
-async def test_a_recording_replays_offline_and_an_interrupted_run_says_what_is_gone(tmp_path: Path) -> None:
+async def test_a_recording_replays_offline_and_an_interrupted_run_names_lost_messages(tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
     async with Server(Keeper().routes()) as server:
         first = await arun(debate, "1+1", model=server.url, checkpoint=file, max_concurrency=1)

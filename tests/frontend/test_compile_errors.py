@@ -176,7 +176,7 @@ def test_helpers_of_helpers_are_checked_once() -> None:
 
 @pytest.mark.parametrize("wrong", [lambda: 1, print, 3])
 def test_only_coroutine_functions_become_agents(wrong: object) -> None:
-    with pytest.raises(TypeError, match="goes on an `async def` function"):
+    with pytest.raises(TypeError, match="decorates an `async def` function"):
         agent(wrong)  # type: ignore[call-overload]
 
 

@@ -45,7 +45,7 @@ CALLS: list[Callable[[], Any]] = [
     "use", [bool, str, format, list, lambda call: call == "yes", lambda call: "yes" in call]
 )
 def test_a_call_is_not_its_answer(make: Any, use: Any) -> None:
-    with pytest.raises(TypeError, match=r"not awaited> has no answer yet: write `await`"):
+    with pytest.raises(TypeError, match=r"not awaited> has no result yet: write `await`"):
         use(make())
 
 
@@ -118,7 +118,9 @@ def test_a_temporary_directory_around_an_await_is_refused_where_it_forks() -> No
         with tempfile.TemporaryDirectory():
             await gen("q")
 
-    with pytest.raises(ForkError, match=r"of type tempfile.TemporaryDirectory, .*Workspace is a directory"):
+    with pytest.raises(
+        ForkError, match=r"of type tempfile.TemporaryDirectory, .*for a directory per branch use a Workspace"
+    ):
         run(program, model=NUMBERED)
 
 
@@ -147,7 +149,7 @@ def test_parameters_called_like_words_of_run() -> None:
     assert run(program, "m", 3, model=NUMBERED, seed=5).value == "m3"
     assert run(program, "m", model=NUMBERED).value == "m1"
     with pytest.raises(
-        TypeError, match=r"seed= is a word of run, and of agent program.*by position, or rename"
+        TypeError, match=r"seed= is a parameter of both run and agent program.*by position, or rename"
     ):
         run(program, "m", model=NUMBERED, seed=3)
 

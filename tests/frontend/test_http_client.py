@@ -144,7 +144,7 @@ async def test_chat_with_a_hive_server() -> None:
     assert all(request.headers["authorization"] == "Bearer secret" for request in server.received)
 
 
-async def test_a_dialogue_goes_on_with_the_tokens_that_the_model_wrote() -> None:
+async def test_a_dialogue_continues_with_the_tokens_that_the_model_wrote() -> None:
     async with Server({**HIVE, **SGLANG}) as server:
         client = HttpClient(server.url)
         for contents in (
@@ -184,7 +184,7 @@ async def test_concurrent_samples_ask_for_their_prompt_once() -> None:
     assert len(server.asked("/hive/render")) == 1
 
 
-async def test_a_server_that_takes_reasoning_out_is_asked_by_chat() -> None:
+async def test_a_server_that_removes_reasoning_gets_chat_requests() -> None:
     async with Server({**HIVE_THAT_REASONS, **SGLANG}) as server:
         client = HttpClient(server.url)
         answer = await client.complete(ask("q", sample=2))
@@ -204,7 +204,9 @@ async def test_the_prompt_can_be_looked_at() -> None:
             assert await asyncio.to_thread(client.render, messages) == "<system>s<user>q"
     assert len(server.asked("/hive/render")) == 1
     async with Server(SGLANG) as server:
-        with pytest.raises(ModelError, match="no Hive server, and only a Hive server shows the prompt"):
+        with pytest.raises(
+            ModelError, match="not a Hive server, and only a Hive server can render a dialogue"
+        ):
             await asyncio.to_thread(HttpClient(server.url).render, messages)
     with pytest.raises(ModelError, match=r"POST http://127.0.0.1:\d+/hive/render: .*refused"):
         await asyncio.to_thread(HttpClient(server.url).render, messages)
@@ -300,7 +302,7 @@ async def test_json_schema_over_chat() -> None:
     assert list(sent["json_schema"]["schema"]["properties"]) == ["b", "a"]
 
 
-async def test_stock_sglang_is_asked_without_extras() -> None:
+async def test_requests_to_stock_sglang_have_no_extensions() -> None:
     async with Server(SGLANG) as server:
         client = HttpClient(server.url + "/v1/")
         await client.register("judge", "s-1")
@@ -320,7 +322,7 @@ async def test_stock_sglang_is_asked_without_extras() -> None:
     assert not any(request.method == "DELETE" for request in server.received)
 
 
-async def test_whether_a_server_is_hives_is_asked_once() -> None:
+async def test_a_server_is_probed_for_hive_once() -> None:
     for routes, seed in ({**HIVE, **SGLANG}, 7), (SGLANG, sample_seed(7, 1)):
         async with Server(routes) as server:
             client = HttpClient(server.url)
@@ -448,7 +450,7 @@ async def test_unusable_answers(body: Any) -> None:
             await gen("q")
 
 
-async def test_a_slow_server_is_not_asked_twice() -> None:
+async def test_a_slow_server_gets_no_second_request() -> None:
     async def slow(request: Received) -> Answer:
         await asyncio.sleep(60)
         raise AssertionError
@@ -490,7 +492,7 @@ async def test_adapters() -> None:
         for model in (None, "base", "poet", "base:poet"):
             await client.complete(ask("q", model=model))
             await client.complete(ask(prompt="q", model=model))
-        with pytest.raises(ModelError, match=r"model: .* has no 'critic'; it has 'base', 'poet'"):
+        with pytest.raises(ModelError, match=r"model: .* has no model 'critic'; it has 'base', 'poet'"):
             await client.complete(ask("q", model="critic"))
         await client.aclose()
     adapters = [request.body.get("lora_path") for request in server.asked("/generate")]
@@ -594,7 +596,7 @@ async def test_streams_are_tried_again_until_a_piece_came() -> None:
             "/v1/chat/completions: .*closed|/v1/chat/completions: .*incomplete",
             "the stream ended before the answer was complete",
             "the server ended the stream: out of memory",
-            "the stream holds no JSON object: b'<html>'",
+            "the stream has a line that is not a JSON object: b'<html>'",
             "the server answered 400: temperature is too high",
         ):
             with pytest.raises(ModelError, match=message):
@@ -645,7 +647,7 @@ async def test_real_calls_can_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> N
         client = HttpClient(server.url)
         with forbid_real_calls():
             with pytest.raises(
-                RealCallForbidden, match=r"POST .*/hive/generate: .* forbid_real_calls\(\) is in force"
+                RealCallForbidden, match=r"POST .*/hive/generate: .* forbid_real_calls\(\) is active"
             ):
                 await client.complete(ask("q"))
             with pytest.raises(RealCallForbidden, match="/hive/agents"):
@@ -728,8 +730,8 @@ async def test_one_client_for_several_loops() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"url": "localhost:30000"}, "the URL of a server looks like"),
-        ({"url": "ftp://host"}, "the URL of a server looks like"),
+        ({"url": "localhost:30000"}, "the URL of a server must look like"),
+        ({"url": "ftp://host"}, "the URL of a server must look like"),
         ({"url": "http://host", "replay": "always"}, 'replay must be "stepwise", "distinct" or "off"'),
         ({"url": "http://host", "attempts": 0}, "attempts must be an integer of at least 1"),
         ({"url": "http://host", "tenant": "a b"}, "tenant must be 1 to 128 characters"),

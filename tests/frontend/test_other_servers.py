@@ -36,13 +36,13 @@ def saying(*texts: str) -> Any:
 async def test_a_busy_server_says_how_long_to_wait(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 
-    patience = transport._Patience.__call__
+    patience = transport._RetryWait.__call__
 
     def impatient(*given: Any) -> float:
         waits.append(patience(*given))
         return 0.0
 
-    monkeypatch.setattr(transport._Patience, "__call__", impatient)
+    monkeypatch.setattr(transport._RetryWait, "__call__", impatient)
     later = formatdate(time.time() + 100, usegmt=True)
     answers = iter([(status, b"busy", "7"), (status, b"busy", later), (status, b"busy", "soon")])
 
@@ -161,7 +161,9 @@ async def test_an_answer_outside_of_the_grammar_is_an_error() -> None:
     async with Server({**MODELS, f"POST {CHAT}": saying("Sure! yes")}) as server:
         client = HttpClient(server.url)
         for grammar, what in ({"choices": ("yes", "no")}, "choices"), ({"regex": "yes|no"}, "regex"):
-            with pytest.raises(InvalidAnswer, match=f"'Sure! yes' is not what {what} allows") as caught:
+            with pytest.raises(
+                InvalidAnswer, match=f"{what} does not allow the answer 'Sure! yes'"
+            ) as caught:
                 await client.complete(ask("q", **grammar))
             assert caught.value.text == "Sure! yes"
         # What no engine of Python's can read is left to the server.
@@ -170,7 +172,7 @@ async def test_an_answer_outside_of_the_grammar_is_an_error() -> None:
     assert len(server.asked(CHAT)) == 3, "nobody asked for another try"
 
 
-async def test_an_invalid_answer_is_asked_for_again_where_the_agent_says_so() -> None:
+async def test_an_invalid_answer_is_retried_if_the_agent_has_retries() -> None:
     @agent(retries=2)
     async def program() -> str:
         return await gen("q", choices=["yes", "no"])

@@ -51,7 +51,7 @@ def test_a_bad_answer_drops_its_branch_on_request(tmp_path: Path) -> None:
     assert [found.value for found in result.results] == [3, 0]
     failures = [node.failure for node in result.tree.nodes if node.status == "dead"]
     assert failures[0] == "the server answered 400: too long"
-    assert str(failures[1]).startswith("the answer is no int")
+    assert str(failures[1]).startswith("the answer is not a valid int")
     assert run(numbers, replay=tmp_path / "j", on_error="drop").results == result.results
 
 
@@ -103,7 +103,7 @@ def test_a_tool_that_takes_too_long_and_a_helper_are_dropped_alike() -> None:
     failures = sorted(str(node.failure) for node in result.tree.nodes if node.failure)
     assert [text.split(":")[0] for text in failures] == [
         "agent helper",
-        "the answer is no int",
+        "the answer is not a valid int",
         "tool sleep took longer than 0.02 seconds",
     ]
 

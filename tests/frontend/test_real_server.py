@@ -92,7 +92,7 @@ def test_a_search_is_constrained_replayed_and_counted(server: ServerProcess) -> 
     assert run(solve, "4 5 6 10", model=off, seed=1, max_concurrency=1).totals.tokens_replayed == 0
 
 
-def test_a_refusal_is_told_in_the_servers_words(server: ServerProcess) -> None:
+def test_a_refusal_has_the_servers_message(server: ServerProcess) -> None:
     @agent
     async def program() -> str:
         return await gen("q", regex="(", max_tokens=2)

@@ -250,7 +250,7 @@ def test_scores_are_numbers(value: Any) -> None:
     async def program() -> None:
         score(value)
 
-    with pytest.raises(TypeError, match="a score is a number"):
+    with pytest.raises(TypeError, match=r"score\(\) takes a number"):
         run(program, model=ScriptedModel([]))
 
 
@@ -268,7 +268,7 @@ def test_nan_is_no_score() -> None:
     [
         ({}, NoModelError, "needs a model"),
         ({"model": 3}, TypeError, "model must be a Client or the URL"),
-        ({"model": "localhost:30000"}, ValueError, "the URL of a server looks like"),
+        ({"model": "localhost:30000"}, ValueError, "the URL of a server must look like"),
         ({"model": ScriptedModel([]), "max_concurrency": 0}, ValueError, "max_concurrency must be"),
         ({"model": ScriptedModel([]), "seed": "1"}, TypeError, "seed must be an integer"),
         ({"model": ScriptedModel([]), "supervisor": "tot"}, TypeError, "supervisor must be a Supervisor"),

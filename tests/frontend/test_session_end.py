@@ -34,7 +34,7 @@ END_ANSWERS: dict[str, Any] = {
 }
 WARNINGS = {
     "failed": "the server answered 500: out of order",
-    "no JSON": "the answer is no JSON object",
+    "no JSON": "the answer is not a JSON object",
     "lost": "without an answer",
     "hangs": "no answer within 0.2 s",
 }
@@ -97,7 +97,9 @@ async def test_the_server_is_told_that_a_session_ended(
         assert WARNINGS[end_answer] in told[0]
 
 
-async def test_every_model_is_told_even_if_one_cannot_be(caplog: pytest.LogCaptureFixture) -> None:
+async def test_every_model_learns_of_the_end_even_if_one_is_unreachable(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Broken(ScriptedModel):
         async def end_session(self, session: str) -> None:
             raise RuntimeError

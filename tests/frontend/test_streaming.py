@@ -68,9 +68,9 @@ async def test_what_goes_wrong_is_raised_where_the_text_is_awaited() -> None:
             async for _ in live:
                 pass
     early = stream(program, model=model())
-    with pytest.raises(HiveError, match="used in a block"):
+    with pytest.raises(HiveError, match="use it in a block"):
         await anext(aiter(early))
-    with pytest.raises(HiveError, match="has not ended"):
+    with pytest.raises(HiveError, match="has no result yet"):
         _ = early.result
 
 
@@ -94,5 +94,5 @@ async def test_leaving_early_cancels_the_run() -> None:
             if len(seen) == 3:
                 break
     assert cancelled.is_set()
-    with pytest.raises(HiveError, match="has not ended"):
+    with pytest.raises(HiveError, match="has no result yet"):
         _ = live.result

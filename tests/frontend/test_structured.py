@@ -86,7 +86,7 @@ def test_any_type_that_pydantic_takes(model: Any, text: str, value: Any) -> None
 def test_types_without_a_schema() -> None:
     for model in (Unhashable, type):
         with pytest.raises(
-            TypeError, match=r"cannot be read as .* which has no JSON schema .* give a pydantic model"
+            TypeError, match=r"cannot be parsed as .* which has no JSON schema .* use a pydantic model"
         ):
             schema_of(model)
 
@@ -94,13 +94,13 @@ def test_types_without_a_schema() -> None:
 def test_what_is_wrong_with_an_answer() -> None:
     text = '{"title": "t", "steps": [{"why": "", "act": "jump", "times": 10}], "mood": "calm"}'
     with pytest.raises(
-        InvalidAnswer, match=r"no Plan: steps\.0\.act: .*; steps\.0\.times: .*; it reads"
+        InvalidAnswer, match=r"not a valid Plan: steps\.0\.act: .*; steps\.0\.times: .*; the answer was"
     ) as caught:
         parse_as(Plan, text)
     assert caught.value.text == text
     with pytest.raises(InvalidAnswer, match="the whole answer: Invalid JSON"):
         parse_as(Plan, "Sure! Here is")
-    with pytest.raises(InvalidAnswer, match=r"and 15 more; it reads '\[.{499}\.\.\.'"):
+    with pytest.raises(InvalidAnswer, match=r"and 15 more; the answer was '\[.{499}\.\.\.'"):
         parse_as(list[int], json.dumps(["x" * 50] * 20))
 
 
@@ -110,7 +110,9 @@ def test_an_answer_that_was_cut_off() -> None:
         lambda: parse_as(Plan, text, "length"),
         lambda: parse_as(Plan, Reply(text, finish_reason="length")),
     ):
-        with pytest.raises(InvalidAnswer, match=r"cut off before it was a complete Plan: raise max_tokens"):
+        with pytest.raises(
+            InvalidAnswer, match=r"cut off at max_tokens before it was a complete Plan: raise max_tokens"
+        ):
             cut()
     # One that happened to be complete is one.
     assert parse_as(list[int], "[1]", "length") == [1]

@@ -157,7 +157,7 @@ HIVE = {
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_server_is_told_of_the_span_that_asks(spans: InMemorySpanExporter, streamed: bool) -> None:
+async def test_a_request_carries_its_span_to_the_server(spans: InMemorySpanExporter, streamed: bool) -> None:
     pieces: list[Any] = []
     async with Server(HIVE) as server:  # type: ignore[arg-type]
         token = context.attach(baggage.set_baggage("user", "secret"))
@@ -197,7 +197,7 @@ sys.modules["opentelemetry"] = None
 from hive_frontend import telemetry
 assert telemetry._otel is None and not telemetry.active() and telemetry.headers() is None
 with telemetry.span("run", "x") as span:
-    span.note(a=1)
+    span.set(a=1)
 print("fine")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

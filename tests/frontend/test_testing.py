@@ -60,7 +60,7 @@ async def test_functions() -> None:
         assert model.answer_now(ask()) is None
         assert (await model.complete(ask())).text == answer
         assert len(model.calls) == 1
-    with pytest.raises(TypeError, match=r"gave int, .* declare it with async def"):
+    with pytest.raises(TypeError, match=r"returned int, .* declare it with async def"):
         await FunctionModel(lambda request: 3).complete(ask())  # type: ignore[arg-type, return-value]
 
 

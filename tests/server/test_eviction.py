@@ -264,4 +264,4 @@ def test_the_server_found_no_leak(crowded: Eviction) -> None:
     assert "leak" not in log
     # As it starts, 0.5.23 looks for itself before it listens, and logs that nobody answered.
     assert "traceback" not in log.partition("fired up")[2]
-    assert f"hive: eviction by {crowded.policy}" in log
+    assert f"hive: eviction policy: {crowded.policy}" in log

@@ -1,4 +1,4 @@
-"""Language model clients: the contract and the one for HTTP servers."""
+"""Language model clients: the `Client` contract, and the client for HTTP servers."""
 
 from hive_frontend.client.contract import (
     CallTimeout,

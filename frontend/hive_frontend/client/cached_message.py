@@ -1,4 +1,4 @@
-"""Handles to messages whose keys and values a server keeps."""
+"""Handles to messages whose KV a server keeps."""
 
 from __future__ import annotations
 
@@ -6,67 +6,67 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hive_frontend.client.reply import Reply
-from hive_frontend.operation import Operation, to_be_awaited
+from hive_frontend.operation import Operation, tracked
 
 
 class KvUse(NamedTuple):
-    """Where the keys and values came from that a new message was computed over, in tokens of its context."""
+    """Where the KV of a new message's context came from, in tokens."""
 
     exact: int = 0
-    """From the exact prefix cache."""
+    """Hits in the exact prefix cache."""
     placed: int = 0
-    """From kept messages, moved to their places and not computed again."""
+    """Reused from kept messages, moved to their positions without recomputing."""
     recomputed: int = 0
-    """From kept messages, computed again by a corrector."""
+    """Of kept messages, recomputed by a corrector."""
     missing: int = 0
-    """Computed because the server did not have them any more."""
+    """Computed because the server no longer had it."""
 
 
-_NOTHING = Reply("")
-_UNTOLD = KvUse()
+_EMPTY_REPLY = Reply("")
+_UNKNOWN_USE = KvUse()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CachedMessage:
-    """A message that `prefill` or `decode` made, for later calls to see as a parent.
+    """A message that `prefill` or `decode` made, to be used as a parent in later calls.
 
-    The handle is data: it is immutable, so that branches share it, and can be pickled. The message itself is at the
-    server until the end of the session that made it, for all branches, whichever of them made it.
+    The handle is plain data: it is immutable, so that branches share it, and can be pickled. The server keeps the
+    message itself until the end of the session that made it, for all branches of a search.
     """
 
     id: str
-    """What the server calls it."""
+    """Id of the message at the server."""
     session: str
-    """The session that made it, and with which it ends."""
+    """The session that made it. The server deletes the message when this session ends."""
     text: str
-    """What was given to `prefill`, or else what the model wrote, a `Reply`. Empty where it was given as tokens."""
+    """The text given to `prefill`, or the model's `Reply` to `decode`. Empty if `prefill` was given tokens."""
     tokens: int
-    """Tokens of the message, its header included."""
+    """Tokens of the message, including its header."""
     offset: int
     """The position at which it was encoded."""
     header: str = ""
-    """What the program made the model begin with; empty for a prefilled message, or where it was given as tokens."""
-    kv: KvUse = _UNTOLD
-    """What the server had to compute for it."""
+    """The text that `decode` made the model begin with. Empty for a prefilled message, or if given as tokens."""
+    kv: KvUse = _UNKNOWN_USE
+    """Where the KV of its context came from."""
     output_ids: tuple[int, ...] = ()
-    """Tokens that the model wrote; empty for a prefilled message, and where the server does not tell."""
+    """Tokens that the model wrote. Empty for a prefilled message, or if the server does not report them."""
     in_tokens: bool = False
-    """Whether it was given as tokens, at least in part, so that its text is not known."""
+    """Whether any part was given as tokens, so that the whole text is unknown."""
 
     @property
     def end(self) -> int:
-        """The position behind its last token."""
+        """The position after its last token."""
         return self.offset + self.tokens
 
     @property
     def content(self) -> str:
-        """The text of the whole message: the header and what follows it."""
+        """The text of the whole message, including its header."""
         return self.header + self.text
 
     @property
     def reply(self) -> Reply:
-        """What the model wrote, with what it cost; empty for a prefilled message."""
-        return self.text if isinstance(self.text, Reply) else _NOTHING
+        """The model's reply, with its token counts; empty for a prefilled message."""
+        return self.text if isinstance(self.text, Reply) else _EMPTY_REPLY
 
     @property
     def tokens_generated(self) -> int:
@@ -75,7 +75,7 @@ class CachedMessage:
 
     @property
     def tokens_replayed(self) -> int:
-        """Tokens of the answer that a cache of the server served instead."""
+        """Tokens of the answer that the server's Logits Cache replayed."""
         return self.reply.tokens_replayed
 
     @property
@@ -84,14 +84,14 @@ class CachedMessage:
         return self.reply.finish_reason
 
     def delete(self) -> Operation[None]:
-        """Have the server forget the message: `await message.delete()`. For all branches of a search, at once.
+        """Delete the message at the server, for all branches of a search: `await message.delete()`.
 
-        Messages made with it as a parent stay as they are. Nothing happens where it is forgotten already.
+        Messages made with it as a parent are not affected. Deleting a deleted message does nothing.
         """
-        return to_be_awaited(Delete(self))
+        return tracked(Delete(self))
 
     def to_json(self) -> dict[str, Any]:
-        """All that the handle says, as JSON can express it."""
+        """Return the fields as JSON values."""
         fields: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
         if isinstance(self.text, Reply):
             fields["text"] = self.text.to_json()
@@ -99,7 +99,7 @@ class CachedMessage:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> CachedMessage:
-        """The handle of which `to_json` gave the fields."""
+        """Return the handle whose fields `to_json` returned."""
         text, kv, ids = fields["text"], KvUse(*fields["kv"]), tuple(fields["output_ids"])
         if not isinstance(text, str):
             text = Reply(*text)
@@ -117,7 +117,7 @@ class CachedMessage:
 
 
 class Delete(Operation[None]):
-    """Forgetting a message."""
+    """Deletes a message at the server."""
 
     __slots__ = ("message", "name")
 

@@ -1,4 +1,4 @@
-"""What the runtime needs of a language model."""
+"""The contract between the runtime and a language model: requests, completions and the `Client` class."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from hive_frontend.client.messages import Message
 from hive_frontend.client.reply import Reply
 from hive_frontend.errors import HiveError, ModelError
 
-# Only what regex dialects of grammar engines agree on; `re.escape` also escapes blanks, which some refuse.
+# Only the characters that all grammar engines let a regex escape; `re.escape` also escapes spaces, which some refuse.
 _REGEX_SPECIAL = frozenset(r"\.^$*+?{}[]|()/")
 
 OnText = Callable[[str], None]
-"""Takes an answer piece by piece, as it comes."""
+"""Receives an answer piece by piece, as it arrives."""
 
 
 class CallTimeout(ModelError):
-    """A call took longer than its `timeout_s`. It was abandoned, and the server told so."""
+    """A call exceeded its `timeout_s`. It was cancelled, also at the server."""
 
 
-# Requests, settings and answers are tuples: a search makes one of each per call, and frozen dataclasses take two to
-# three times as long to make.
+# Requests, settings and answers are named tuples: a search creates one of each per call, and creating a frozen
+# dataclass takes two to three times as long.
 
 
 class _Settings(NamedTuple):
@@ -40,9 +40,9 @@ class _Settings(NamedTuple):
 
 
 class Sampling(_Settings):
-    """How the next tokens are drawn. `None` leaves a setting to the server.
+    """Sampling settings. `None` leaves a setting to the server.
 
-    `json_schema` is the schema as JSON text, hence immutable and shared by forks.
+    `json_schema` is JSON text, so that it is immutable and forks share it.
     """
 
     __slots__ = ()
@@ -70,24 +70,24 @@ class Sampling(_Settings):
         if (regex is not None) + (json_schema is not None) + bool(choices) > 1:
             grammars = {"regex": regex, "json_schema": json_schema, "choices": choices or None}
             given = [name for name, grammar in grammars.items() if grammar is not None]
-            raise ValueError(f"{' and '.join(given)} exclude each other: give one grammar at most")
+            raise ValueError(f"{' and '.join(given)} exclude each other: give at most one of them")
         return tuple.__new__(cls, (max_tokens, temperature, top_p, top_k, stop, regex, json_schema, choices))
 
     @property
     def grammar(self) -> str | None:
-        """The regular expression that the answer must match, from `regex` or `choices`; made anew every time."""
+        """The regular expression that the answer must match, from `regex` or `choices`. Not cached."""
         if self.choices:
             return "(" + "|".join(_escape(choice) for choice in self.choices) + ")"
         return self.regex
 
 
 def schema_text(schema: Mapping[str, Any] | str) -> str:
-    """A JSON schema as JSON text. Keys stay in their order: it is the order in which a model writes the fields."""
+    """Return a JSON schema as JSON text. Keys keep their order, in which a model then writes the fields."""
     try:
         loaded = json.loads(schema) if isinstance(schema, str) else dict(schema)
         return json.dumps(loaded)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"json_schema is no JSON schema: {error}") from None
+        raise ValueError(f"json_schema must be a JSON schema, as a dict or as text: {error}") from None
 
 
 def _escape(text: str) -> str:
@@ -95,32 +95,32 @@ def _escape(text: str) -> str:
 
 
 class Request(NamedTuple):
-    """One model call, complete: the same request to the same model gives the same tokens."""
+    """One model call. The same request to the same model gives the same tokens."""
 
     messages: tuple[Message, ...]
-    """The dialogue to go on with; empty for a raw completion."""
+    """The dialogue to continue; empty for a raw completion."""
     sampling: Sampling
     seed: int
-    """Base seed of the state and the call, 0 .. 2**63 - 1; with `sample` it makes the seed (`sample_seed`)."""
+    """Base seed of the state and the call, 0 .. 2**63 - 1. `sample_seed` combines it with `sample`."""
     agent: str
     session: str
     state: str
     sample: int
-    """Number of the draw from this state."""
+    """Number of the sample drawn from this state."""
     prompt: str | None = None
-    """The text to go on with as it stands, without a chat template; None for a chat."""
+    """The text to continue, without a chat template; None for a dialogue."""
     name: str | None = None
-    """Name of the state that makes the call. Not sent: it is for scripted models and for people."""
+    """Name of the state that makes the call. Not sent to servers; used by scripted models and in messages."""
     model: str | None = None
-    """Name of the model, or of the LoRA adapter, at the server; None for the client's own choice."""
+    """Name of the model, or of the LoRA adapter, at the server; None for the client's default."""
     timeout_s: float | None = None
-    """Seconds until the call is abandoned, attempts and pauses together; None for the client's own choice."""
+    """Timeout of the call in seconds, including retries and the pauses between them; None for the client's default."""
     attempts: int | None = None
-    """How often the call is tried when the transport fails; None for the client's own choice."""
+    """How often the call is tried in all if the transport fails; None for the client's default."""
 
     @property
     def text(self) -> str:
-        """The prompt as a person would read it: the raw prompt, or the last message."""
+        """The raw prompt or the last message, for people to read."""
         return self.prompt if self.prompt is not None else self.messages[-1].content
 
 
@@ -131,23 +131,23 @@ class Completion(NamedTuple):
     tokens_generated: int
     """Tokens of the answer that the model computed."""
     tokens_replayed: int = 0
-    """Tokens of the answer that a cache of the server served instead."""
+    """Tokens of the answer that the server's Logits Cache replayed."""
     finish_reason: str | None = None
     prompt_ids: Sequence[int] = ()
-    """Tokens of the prompt; empty where the server does not tell. A Hive server does for dialogues."""
+    """Tokens of the prompt; empty if the server does not report them. A Hive server does for dialogues."""
     output_ids: Sequence[int] = ()
-    """Tokens of the answer as the model wrote them; empty where the server does not tell."""
+    """Tokens of the answer as the model wrote them; empty if the server does not report them."""
     prompt_tokens: int = 0
-    """Tokens of the prompt; 0 where the server does not tell, and where they are on the bill of another call that
-    travelled in the same request."""
+    """Number of prompt tokens; 0 if the server does not report it, or if another call in the same HTTP request is
+    charged for them."""
     cached_tokens: int = 0
-    """Those of them that the server had in its prefix cache; 0 where it does not tell."""
+    """How many of them were hits in the server's prefix cache; 0 if the server does not report it."""
     cost: float | None = None
-    """What the answer cost; None where no prices are known."""
+    """Cost of the answer; None if the prices are unknown."""
 
     @property
     def reply(self) -> Reply:
-        """What agent code gets of it."""
+        """The answer as agent code sees it."""
         return Reply(
             self.text,
             self.tokens_generated,
@@ -160,29 +160,29 @@ class Completion(NamedTuple):
 
 
 Corrector = str | Mapping[str, Any]
-"""Which of the keys and values of parents a server computes again: `"none"`, `"recompute-all"`, or a kind with its
-settings, such as `{"kind": "first-k", "share": 0.15}` and `{"kind": "blend", "share": 0.15, "block": 32}`."""
+"""Which part of the parents' KV the server recomputes: `"none"`, `"recompute-all"`, or a kind with its settings, such
+as `{"kind": "first-k", "share": 0.15}` and `{"kind": "blend", "share": 0.15, "block": 32}`."""
 
 
 class MessageCall(NamedTuple):
-    """A message to be made: what it begins with, which messages it sees, and where all of them stand."""
+    """A message to make: its text or header, its parents, and their positions."""
 
     request: Request
-    """Who makes it, and how the model goes on. `prompt` is the text of a message to prefill, or the header of one to
-    decode; empty where `tokens` says it."""
+    """The call. Its `prompt` is the text to prefill, or the header of a message to decode; empty if `tokens` is
+    given."""
     parents: tuple[CachedMessage, ...] = ()
     offsets: tuple[int | None, ...] = ()
-    """The position of each parent, None for right behind the one before it; empty when all are None."""
+    """The position of each parent; None places it right after the one before it. Empty if all are None."""
     new_offset: int | None = None
-    """The position of the message; None for right behind the last parent."""
+    """The position of the message; None places it right after the last parent."""
     tokens: tuple[int, ...] | None = None
     """The text or the header as tokens."""
     corrector: Corrector | None = None
-    """None for the server's choice. Of no meaning to a prefill."""
+    """None for the server's default. Ignored by a prefill."""
 
     @property
     def offset(self) -> int:
-        """Where the message begins, by the rule for offsets that are left out."""
+        """The position at which the message begins, with the defaults of offsets applied."""
         if self.new_offset is not None:
             return self.new_offset
         end = 0
@@ -194,71 +194,75 @@ class MessageCall(NamedTuple):
 class Client(ABC):
     """A language model.
 
-    One client may serve many sessions at once. Cancelling a call's coroutine must abandon the call.
+    One client may serve many sessions at once. Cancelling a call's coroutine must cancel the call at the server.
     """
 
     @abstractmethod
     async def complete(self, request: Request, on_text: OnText | None = None) -> Completion:
-        """Answer one request; `ModelError` when the model refuses it, `CallTimeout` when it takes too long.
+        """Return the answer to one request.
 
-        With `on_text` the answer is streamed: `on_text` gets its pieces as they come, which together make up
-        the text of the completion.
+        With `on_text` the answer is streamed: `on_text` receives its pieces as they arrive. Together they are the text
+        of the completion.
+
+        Raises:
+            ModelError: if the model refuses the request.
+            CallTimeout: if it takes too long.
         """
 
     answers_now: bool = False
-    """Whether it is worth asking for answers that are there at once."""
+    """Whether `answer_now` can return answers."""
 
     def answer_now(self, request: Request) -> Completion | None:
-        """The answer, if the model has it without waiting for anything; None when `complete` must be awaited.
+        """Return the answer if it is available without waiting; None if `complete` must be awaited.
 
-        A request that is answered here is not given to `complete` any more.
+        A request that is answered here is not passed to `complete`.
         """
         return None
 
     async def prefill(self, call: MessageCall) -> CachedMessage:
-        """Encode a message, and keep its keys and values; `HiveError` where the model's server cannot."""
+        """Prefill a message, and keep its KV; `HiveError` if the server does not support it."""
         raise self._keeps_no_messages("prefill")
 
     async def decode(self, call: MessageCall, on_text: OnText | None = None) -> CachedMessage:
-        """Have the model go on with a header, and keep the keys and values of the whole; its text is a `Reply`.
+        """Have the model continue a header, and keep the KV of the whole message, whose text is a `Reply`.
 
-        `on_text` is that of `complete`. `HiveError` where the model's server cannot.
+        `on_text` is that of `complete`. `HiveError` if the server does not support it.
         """
         raise self._keeps_no_messages("decode")
 
     async def delete_message(self, message: CachedMessage) -> None:
-        """Forget a message; nothing happens where it is unknown."""
+        """Delete a message. Does nothing if the server does not have it."""
         raise self._keeps_no_messages("delete")
 
     def _keeps_no_messages(self, call: str) -> HiveError:
         return HiveError(
-            f"{call}: {type(self).__name__} keeps no messages. Give the run an HttpClient of a server that was started "
-            "with python -m hive.launch_server --hive-kv-segments, or TextMessages(model), which sends texts instead"
+            f"{call}: {type(self).__name__} cannot keep messages. Run with an HttpClient for a server started with "
+            "python -m hive.launch_server --hive-kv-segments, or with TextMessages(model), which sends texts instead"
         )
 
     def render(self, messages: Sequence[Message]) -> str:
-        """The prompt that the model would see for a dialogue, as text; `ModelError` where nobody can tell.
+        """Return the prompt that the model would see for a dialogue, as text; `ModelError` if it is unknown.
 
-        Not a coroutine: it is for people who look at a dialogue, and may block for one short request.
+        Not a coroutine, because people call it to inspect a dialogue. It may block for one short request.
         """
         raise ModelError(f"{type(self).__name__} cannot show the prompt that the model sees")
 
     async def register(self, agent: str, session: str) -> None:  # noqa: B027
-        """Tell the model's server that `agent` will call within `session`; comes before its first call."""
+        """Tell the server that `agent` will make calls in `session`. Precedes its first call."""
 
     def register_now(self, agent: str, session: str) -> bool:
-        """The same, if nothing has to be waited for; False when `register` must be awaited."""
+        """Register without waiting, if possible; False if `register` must be awaited."""
         return False
 
     async def end_session(self, session: str) -> None:  # noqa: B027
-        """Tell the model's server that `session` sends no more calls."""
+        """Tell the server that `session` will make no more calls."""
 
     async def aclose(self) -> None:  # noqa: B027
-        """Let go of the connections of the running event loop. The client may be used again afterwards."""
+        """Close the connections of the running event loop. The client can still be used afterwards."""
 
 
 def check_limits(timeout_s: float, attempts: int) -> None:
-    """`ValueError` unless the two can bound a call."""
+    """Raise `ValueError` unless both are valid."""
     if not 0 < timeout_s < math.inf:
         raise ValueError(f"timeout_s must be a number of seconds above 0, not {timeout_s!r}")
     if type(attempts) is not int or attempts < 1:

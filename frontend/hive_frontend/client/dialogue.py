@@ -1,4 +1,4 @@
-"""A conversation with a model: messages in order, cheap to fork."""
+"""A conversation with a model: a list of messages that is cheap to fork."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hive_frontend.client.contract import Client
 from hive_frontend.client.http.client import as_client
 from hive_frontend.client.messages import Message, Role
 from hive_frontend.errors import NoModelError
-from hive_frontend.operation import here
+from hive_frontend.operation import current_environment
 
 
 class Dialogue:
@@ -19,8 +19,8 @@ class Dialogue:
         d.user("Name a prime.")
         answer = await gen(d)        # the answer is appended as the assistant's turn
 
-    When a search forks a state, every branch goes on with a dialogue of its own. Messages are immutable and
-    shared between forks, so a fork costs one list copy whatever the messages weigh.
+    When a search forks a state, every branch gets its own copy of the dialogue. Messages are immutable and
+    shared between forks, so a fork costs one list copy, however long the messages are.
     """
 
     __slots__ = ("_messages", "label")
@@ -31,7 +31,7 @@ class Dialogue:
         if isinstance(messages, str):
             raise TypeError(f"a dialogue is made of messages: write Dialogue().user({messages!r})")
         self.label = label
-        """What the dialogue is called where its text is streamed."""
+        """Name of the dialogue in the pieces of streamed text."""
         self._messages: list[Message] = []
         if system is not None:
             self._messages.append(Message("system", system))
@@ -41,11 +41,11 @@ class Dialogue:
         )
 
     def user(self, content: str) -> Dialogue:
-        """Append a turn of the user; returns the dialogue, so that calls chain."""
+        """Append a turn of the user, and return the dialogue, so that calls can be chained."""
         return self._append("user", content)
 
     def assistant(self, content: str) -> Dialogue:
-        """Append a turn of the model; returns the dialogue, so that calls chain."""
+        """Append a turn of the model, and return the dialogue, so that calls can be chained."""
         return self._append("assistant", content)
 
     def _append(self, role: Role, content: str) -> Dialogue:
@@ -60,7 +60,7 @@ class Dialogue:
         return tuple(self._messages)
 
     def copy(self) -> Dialogue:
-        """A dialogue with the same turns that grows on its own."""
+        """Return an independent dialogue with the same turns."""
         return Dialogue(self._messages, label=self.label)
 
     def __fork__(self, memo: dict[int, Any]) -> Dialogue:
@@ -72,15 +72,17 @@ class Dialogue:
     __deepcopy__ = __fork__
 
     def render(self, model: Client | str | None = None) -> str:
-        """The exact prompt that a call with this dialogue sends, chat template and all.
+        """Return the exact prompt that a call with this dialogue sends, including the chat template.
 
-        Asks `model` (a client or a URL), by default that of the run or session that the code runs in.
+        `model` is a client or a URL; the default is the model of the current run or session.
         """
         client = None if model is None else as_client(model)
-        if client is None and (around := here()) is not None:
+        if client is None and (around := current_environment()) is not None:
             client = cast("Client | None", around.client)
         if client is None:
-            raise NoModelError("there is no model to render for: give render(model=...), a Client or a URL")
+            raise NoModelError(
+                "there is no model to render for: call render(model=...) with a Client or a URL"
+            )
         return client.render(self.messages)
 
     def __len__(self) -> int:
@@ -99,9 +101,9 @@ class Dialogue:
 
 
 def as_messages(prompt: object) -> tuple[Message, ...]:
-    """The messages that `prompt` stands for: a string (one user turn), a dialogue, or a list of messages.
+    """Return the messages of `prompt`: a string (one user turn), a dialogue, or a list of messages.
 
-    A message of a list is a `Message`, a `(role, content)` pair, or a `{"role": ..., "content": ...}` dict.
+    Each item of a list is a `Message`, a `(role, content)` pair, or a `{"role": ..., "content": ...}` dict.
     """
     if isinstance(prompt, str):
         return (Message("user", str(prompt)),)
@@ -114,7 +116,7 @@ def as_messages(prompt: object) -> tuple[Message, ...]:
             f"a prompt is a string, a Dialogue or a list of messages, not {type(prompt).__name__}"
         )
     if not messages:
-        raise ValueError("the prompt has no message")
+        raise ValueError("the prompt has no messages: give at least one")
     return messages
 
 
@@ -130,7 +132,7 @@ def _as_message(item: object, number: int) -> Message:
         )
     if role not in get_args(Role) or not isinstance(content, str):
         raise TypeError(
-            f"message {number} of the prompt needs a role out of {', '.join(get_args(Role))} and a string "
+            f"message {number} of the prompt needs a role, one of {', '.join(get_args(Role))}, and a string "
             f"as content, not {role!r} and {type(content).__name__}"
         )
     return Message(role, str(content))

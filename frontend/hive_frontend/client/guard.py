@@ -1,4 +1,4 @@
-"""The switch that keeps tests from calling real models."""
+"""A switch that forbids calls to real models, for tests."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ VARIABLE = "HIVE_FORBID_REAL_CALLS"
 
 
 class RealCallForbidden(HiveError):
-    """A program under test was about to call a real model."""
+    """A program under test tried to call a real model."""
 
 
-class _Forbidders:
-    """How many `forbid_real_calls` are in force. Of the process: programs under test run in threads, too."""
+class _ActiveGuards:
+    """Number of active `forbid_real_calls` blocks in the process, because programs under test may use threads."""
 
     def __init__(self) -> None:
         self.count = 0
         self.lock = threading.Lock()
 
 
-_forbidders = _Forbidders()
+_active_guards = _ActiveGuards()
 
 
 @contextmanager
 def forbid_real_calls() -> Iterator[None]:
-    """While the block runs, no client sends anything to a server: it raises `RealCallForbidden` instead.
+    """Forbid all clients to send requests to servers within the block: they raise `RealCallForbidden`.
 
-    For all tests of a suite, in `conftest.py`:
+    To cover all tests of a suite, put this in `conftest.py`:
 
         @pytest.fixture(autouse=True)
         def no_real_calls():
@@ -40,24 +40,24 @@ def forbid_real_calls() -> Iterator[None]:
 
     The environment variable `HIVE_FORBID_REAL_CALLS=1` does the same for a whole process.
     """
-    with _forbidders.lock:
-        _forbidders.count += 1
+    with _active_guards.lock:
+        _active_guards.count += 1
     try:
         yield
     finally:
-        with _forbidders.lock:
-            _forbidders.count -= 1
+        with _active_guards.lock:
+            _active_guards.count -= 1
 
 
 def check_allowed(what: str) -> None:
-    """`RealCallForbidden` if real calls are forbidden; `what` is the call, as a message shows it."""
-    if _forbidders.count:
-        reason = "forbid_real_calls() is in force"
+    """Raise `RealCallForbidden` if real calls are forbidden; `what` names the call in the error message."""
+    if _active_guards.count:
+        reason = "forbid_real_calls() is active"
     elif os.environ.get(VARIABLE, "") not in ("", "0"):
         reason = f"{VARIABLE} is set"
     else:
         return
     raise RealCallForbidden(
-        f"{what}: real model calls are forbidden here, because {reason}; give the run a model of "
+        f"{what}: real model calls are forbidden here, because {reason}; run with a model of "
         'hive.testing, such as run(..., model=ScriptedModel(["an answer"]))'
     )

@@ -1,4 +1,4 @@
-"""JSON, fast: a prompt of 3,000 tokens is written in 20 µs, where the standard library takes 400."""
+"""Fast JSON: encoding a prompt of 3,000 tokens takes 20 µs, against 400 µs with the standard library."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ Json = dict[str, Any]
 
 
 def as_json(value: Any) -> bytes:
-    """`value` as JSON text."""
+    """Return `value` as JSON text."""
     try:
         return orjson.dumps(value)
     except TypeError:
-        # Half a surrogate pair, or an integer of more than 64 bits: JSON knows them, orjson does not.
+        # JSON allows lone surrogates and integers of more than 64 bits, orjson does not.
         return json.dumps(value).encode()
 
 
 def parsed(text: bytes) -> Any:
-    """What a JSON text says; None if it is none."""
+    """Return the value of a JSON text; None if it is not JSON."""
     try:
         return orjson.loads(text)
     except ValueError:
-        # It may still hold what Python writes: NaN, Infinity, half a surrogate pair.
+        # Python's own encoder also writes NaN, Infinity and lone surrogates.
         try:
             return json.loads(text)
         except ValueError:

@@ -1,4 +1,4 @@
-"""What an endpoint charges."""
+"""The prices of an endpoint."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _MILLION = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """What a million tokens cost, in any currency: `HttpClient(url, prices=Prices(prompt=3, cached=0.3, output=15))`.
+    """Prices per million tokens, in any currency: `HttpClient(url, prices=Prices(prompt=3, cached=0.3, output=15))`.
 
-    Tokens that a server replayed cost nothing.
+    Replayed tokens are free.
     """
 
     prompt: float
     output: float
     cached: float | None = None
-    """Of the prompt's tokens, those that the server had in its cache; None: as much as the others."""
+    """Price of prompt tokens that hit the server's prefix cache; None for the same price as other prompt tokens."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -32,7 +32,7 @@ class Prices:
                 raise ValueError(f"Prices: {field.name} must be a number of at least 0, not {price!r}")
 
     def charge(self, done: Completion) -> Completion:
-        """The answer with what it cost."""
+        """Return the answer with its `cost`."""
         cached = self.prompt if self.cached is None else self.cached
         cost = (
             (done.prompt_tokens - done.cached_tokens) * self.prompt

@@ -1,4 +1,4 @@
-"""What a model call gives back to agent code."""
+"""The result of a model call in agent code."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 
 class Reply(str):
-    """The text a model wrote, with what it cost.
+    """The text that a model wrote, with its token counts and cost.
 
-    A real `str`: parse it, format it, store it. Immutable, so that forks share it instead of copying it.
+    It is a real `str`: parse it, format it, store it. It is immutable, so forks share it instead of copying it.
     """
 
     __slots__ = (
@@ -21,18 +21,18 @@ class Reply(str):
     )
 
     tokens_generated: int
-    """Tokens of this reply that the model computed; replayed ones come on top."""
+    """Tokens of this reply that the model computed, not counting replayed ones."""
     tokens_replayed: int
-    """Tokens of this reply that the server's Logits Cache served without computing them."""
+    """Tokens of this reply that the server's Logits Cache replayed without computing them."""
     finish_reason: str | None
-    """Why the model stopped: `"stop"`, `"length"`, or whatever else the server says."""
+    """Why the model stopped: `"stop"`, `"length"`, or another reason of the server."""
     prompt_tokens: int
-    """Tokens of the prompt; 0 where the server does not tell, and for all but one of the calls that travelled to
-    OpenAI's endpoints as one request, which reads the prompt once."""
+    """Tokens of the prompt; 0 if the server does not report them. Calls that are merged into one request to OpenAI's
+    endpoints share one prompt, which is charged to one of them; the others have 0."""
     cached_tokens: int
-    """Those of them that the server had in its prefix cache; 0 where it does not tell."""
+    """How many of them were hits in the server's prefix cache; 0 if the server does not report it."""
     cost: float | None
-    """What the call cost, by the client's `prices`; None without."""
+    """Cost of the call by the client's `prices`; None without prices."""
 
     def __new__(
         cls,
@@ -54,7 +54,7 @@ class Reply(str):
         return reply
 
     def to_json(self) -> list[Any]:
-        """The arguments that make it again, as JSON can express them."""
+        """Return the arguments of the constructor as JSON values."""
         return [
             str(self),
             self.tokens_generated,

@@ -1,4 +1,4 @@
-"""Typed answers: the JSON schema that a server constrains an answer by, and the answer as an instance of the type.
+"""Typed answers: the JSON schema that constrains an answer, and the answer parsed as an instance of the type.
 
     class Step(BaseModel):
         tool: Literal["search", "edit"]
@@ -7,10 +7,10 @@
 
     step = parse_as(Step, await gen("What next?", json_schema=schema_of(Step), max_tokens=120))
 
-Any type will do that `pydantic.TypeAdapter` takes: models, dataclasses, typed dicts, `list[int]`, `Literal`, enums.
-Bound strings, lists and integers (`max_length`, `le`): a model that may go on for ever sometimes does, until
-`max_tokens` cuts it off. Grammars hold most of a schema, but not all: bounds of floats, `multiple_of` and what
-validators demand are only found out when the answer is read, which is then an `InvalidAnswer`.
+Any type that `pydantic.TypeAdapter` accepts works: models, dataclasses, typed dicts, `list[int]`, `Literal`, enums.
+Bound strings, lists and integers (`max_length`, `le`): without bounds a model sometimes writes on until `max_tokens`
+cuts it off. Grammars enforce most of a schema, but not all: bounds of floats, `multiple_of` and validators are only
+checked when the answer is parsed, which then raises `InvalidAnswer`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_SHOWN = 500
 
 
 class InvalidAnswer(ModelError):
-    """A model's answer is not what the program asked for; `text` is the whole answer."""
+    """A model's answer violates its schema, regex or choices; `text` is the whole answer."""
 
     def __init__(self, message: str, *, text: str) -> None:
         super().__init__(message)
@@ -39,10 +39,10 @@ class InvalidAnswer(ModelError):
 
 
 def schema_of(model: Any) -> str:
-    """The JSON schema of a type, as text for `gen(json_schema=...)`.
+    """Return the JSON schema of a type, as text for `gen(json_schema=...)`.
 
-    Fields stand in the order of the type, which is the order in which the model writes them: put reasons before
-    verdicts. `TypeError` for a type that has no JSON schema.
+    Fields keep the order of the type, and the model writes them in this order: put reasons before verdicts.
+    `TypeError` for a type that has no JSON schema.
     """
     try:
         return _schema_of(model)
@@ -57,9 +57,9 @@ def parse_as(model: type[T], text: str, finish_reason: str | None = None) -> T: 
 @overload
 def parse_as(model: Any, text: str, finish_reason: str | None = None) -> Any: ...
 def parse_as(model: Any, text: str, finish_reason: str | None = None) -> Any:
-    """`text` as an instance of the type; `InvalidAnswer`, which says what is wrong with it, when it is none.
+    """Parse `text` as an instance of the type; `InvalidAnswer` lists the problems if that fails.
 
-    `finish_reason` tells why the model stopped; a `Reply` knows by itself.
+    `finish_reason` is why the model stopped; it can be omitted for a `Reply`, which has its own.
     """
     try:
         return _adapter(model).validate_json(text)
@@ -72,15 +72,15 @@ def _explain(model: Any, text: str, finish_reason: str | None, error: Validation
     shown = repr(str(text) if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")
     if finish_reason == "length":
         return (
-            f"the answer was cut off before it was a complete {_name(model)}: raise max_tokens, or bound the "
-            f"strings and lists of the type (max_length); it reads {shown}"
+            f"the answer was cut off at max_tokens before it was a complete {_name(model)}: raise max_tokens, or bound "
+            f"the strings and lists of the type (max_length); the answer was {shown}"
         )
     problems = [
         f"{'.'.join(map(str, item['loc'])) or 'the whole answer'}: {item['msg']}" for item in error.errors()
     ]
     if len(problems) > _MAX_PROBLEMS:
         problems[_MAX_PROBLEMS:] = [f"and {len(problems) - _MAX_PROBLEMS} more"]
-    return f"the answer is no {_name(model)}: {'; '.join(problems)}; it reads {shown}"
+    return f"the answer is not a valid {_name(model)}: {'; '.join(problems)}; the answer was {shown}"
 
 
 def _name(model: Any) -> str:
@@ -101,7 +101,7 @@ def _adapter(model: Any) -> TypeAdapter[Any]:
     try:
         return _cached_adapter(model)
     except TypeError as error:
-        # Metadata of an Annotated type need not be hashable.
+        # The metadata of an Annotated type may be unhashable.
         if "unhashable" not in str(error):
             raise
         return _cached_adapter.__wrapped__(model)
@@ -118,6 +118,6 @@ def _cached_adapter(model: Any) -> TypeAdapter[Any]:
 def _no_schema(model: Any, error: PydanticUserError) -> TypeError:
     reason = error.message.splitlines()[0].split(". ")[0]
     return TypeError(
-        f"an answer cannot be read as {_name(model)}, which has no JSON schema ({reason}); give a pydantic model, "
+        f"an answer cannot be parsed as {_name(model)}, which has no JSON schema ({reason}); use a pydantic model, "
         "a dataclass, a typed dict, or a type built of str, int, float, bool, list, dict, Literal and enums"
     )

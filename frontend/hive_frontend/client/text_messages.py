@@ -1,4 +1,4 @@
-"""Prompt Choreography without kept keys and values: messages as texts, in ordinary requests."""
+"""Prompt Choreography without kept KV: messages are sent as text, in ordinary requests."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hive_frontend.errors import HiveError
 
 
 def as_text(call: MessageCall) -> Request:
-    """The ordinary request that goes on with the texts of all parents, in their order, and the header."""
+    """Return an ordinary request whose prompt is the texts of all parents, in order, and the header."""
     texts = [parent.content for parent in call.parents]
     return call.request._replace(prompt="".join([*texts, call.request.prompt or ""]))
 
 
 def prefilled(call: MessageCall, id: str) -> CachedMessage:
-    """What a client without a tokenizer makes of a prefill: words count as tokens."""
+    """Return the message of a prefill, for a client without a tokenizer: words count as tokens."""
     text = call.request.prompt or ""
     tokens = max(1, len(text.split())) if call.tokens is None else len(call.tokens)
     return CachedMessage(
@@ -27,17 +27,17 @@ def prefilled(call: MessageCall, id: str) -> CachedMessage:
 
 
 def decoded(call: MessageCall, id: str, done: Completion) -> CachedMessage:
-    """What a client without a tokenizer makes of an answer: words of the header count as tokens."""
-    begun = prefilled(call, id)
+    """Return the message of a decode, for a client without a tokenizer: words of the header count as tokens."""
+    prefix = prefilled(call, id)
     return CachedMessage(
         id,
-        begun.session,
+        prefix.session,
         done.reply,
-        begun.tokens + done.tokens_generated + done.tokens_replayed,
-        begun.offset,
-        header=begun.text,
+        prefix.tokens + done.tokens_generated + done.tokens_replayed,
+        prefix.offset,
+        header=prefix.text,
         output_ids=tuple(done.output_ids),
-        in_tokens=begun.in_tokens,
+        in_tokens=prefix.in_tokens,
     )
 
 
@@ -46,12 +46,12 @@ class TextMessages(Client):
 
         run(debate, model=TextMessages("http://localhost:30000"))
 
-    `prefill` asks nobody: it keeps the text in the handle. `decode` is an ordinary request, whose prompt is the texts
-    of the parents in their order, and the header. So every message is encoded behind all that stands before it, and
-    the server's prefix cache saves what it can. Offsets and correctors are ignored. Nothing is tokenized: `tokens`,
-    `offset` and `end` of messages count the words of what the program gave, and messages given as tokens are refused.
+    `prefill` sends no request: it keeps the text in the handle. `decode` is an ordinary request, whose prompt is the
+    texts of the parents, in order, and the header. So every message is encoded after the full text before it, and the
+    server reuses only what its prefix cache has. Offsets and correctors are ignored. Nothing is tokenized: `tokens`,
+    `offset` and `end` of messages count words of the texts given, and messages given as tokens are refused.
 
-    `model` is a client, or the URL of a server. Everything else is asked of it as it is.
+    `model` is a client, or the URL of a server. All other calls go to it unchanged.
     """
 
     def __init__(self, model: Client | str) -> None:
@@ -67,7 +67,7 @@ class TextMessages(Client):
         return decoded(call, self._new_id(), await self._model.complete(as_text(call), on_text))
 
     async def delete_message(self, message: CachedMessage) -> None:
-        """There is nothing to forget."""
+        """Do nothing: no server keeps the message."""
 
     async def complete(self, request: Request, on_text: OnText | None = None) -> Completion:
         return await self._model.complete(request, on_text)
@@ -101,4 +101,4 @@ class TextMessages(Client):
     @staticmethod
     def _check(call: MessageCall) -> None:
         if call.tokens is not None or any(parent.in_tokens for parent in call.parents):
-            raise HiveError("TextMessages sends texts: give prefill and decode strings, not tokens")
+            raise HiveError("TextMessages sends text only: pass strings to prefill and decode, not tokens")

@@ -17,7 +17,13 @@ from weakref import WeakSet
 
 from hive_frontend.compiler import Invoke, Point, Program, Returned, Suspended, Thrown, Yield, program_of
 from hive_frontend.errors import ForkError, HiveError
-from hive_frontend.operation import MAKING, Operation, Scope, forgotten, here
+from hive_frontend.operation import (
+    SCOPES_WITH_OPERATIONS,
+    Operation,
+    Scope,
+    current_environment,
+    never_awaited,
+)
 from hive_frontend.operations import fork
 
 _DEEP_RECURSION_LIMIT = 1_000_000
@@ -90,16 +96,16 @@ def _run(
             outcome = program.start(variables) if point is None else program.resume(point, variables, answer)
         except BaseException as error:
             if not stack:
-                if type(scope := here()) is Scope:
-                    MAKING.discard(scope)
-                    scope.made = None
-                    scope.earlier.clear()
+                if type(scope := current_environment()) is Scope:
+                    SCOPES_WITH_OPERATIONS.discard(scope)
+                    scope.last_operation = None
+                    scope.earlier_operations.clear()
                 raise
             (program, point, variables), answer = stack.pop(), Thrown(error)
             continue
         if type(outcome) is Returned:
             if not stack:
-                if MAKING:
+                if SCOPES_WITH_OPERATIONS:
                     _warn_of_forgotten(program, point, None)
                 if isinstance(outcome.value, Operation):
                     raise TypeError(f"the agent returned {outcome.value!r}: write `return await ...`")
@@ -110,7 +116,7 @@ def _run(
         operation = outcome.operation
         stack.append(Frame(program, outcome.point, outcome.variables))
         if type(operation) is not Invoke:
-            if MAKING:
+            if SCOPES_WITH_OPERATIONS:
                 _warn_of_forgotten(program, point, operation)
             return Waiting(tuple(stack), cast("Operation[Any] | Yield", operation))
         try:
@@ -123,16 +129,16 @@ def _run(
 
 def _warn_of_forgotten(program: Program, point: Point | None, awaited: object) -> None:
     """Warn of operations that the code after `point`, or from the start, made without awaiting them."""
-    scope = here()
-    if type(scope) is not Scope or scope not in MAKING:
+    scope = current_environment()
+    if type(scope) is not Scope or scope not in SCOPES_WITH_OPERATIONS:
         return
-    MAKING.remove(scope)
-    if scope.made is awaited and not scope.earlier:
-        scope.made = None
+    SCOPES_WITH_OPERATIONS.remove(scope)
+    if scope.last_operation is awaited and not scope.earlier_operations:
+        scope.last_operation = None
         return
     code = program.function.__code__
     line = code.co_firstlineno if point is None else point.line
-    for operation in forgotten(scope):
+    for operation in never_awaited(scope):
         message = f"{program.name}: {operation!r} is never executed: write `await` before the call"
         warnings.warn_explicit(message, RuntimeWarning, code.co_filename, line)
 

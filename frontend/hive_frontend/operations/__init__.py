@@ -1,1 +1,1 @@
-"""What agent code awaits: calls of models and tools, choices, other agents; and how their data is forked."""
+"""The operations that agent code awaits: model calls, tools, choices and child agents; and forking of their data."""

@@ -1,4 +1,4 @@
-"""Budgets: how much a run, or an agent within it, may spend."""
+"""Budgets: limits on what a run, or an agent within it, may spend."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hive_frontend.errors import BudgetExceeded
 class Budget:
     """Limits on model calls, generated tokens and time; None for no limit.
 
-    Everything that an agent calls or spawns spends from its budget, too. Before each model call the budget
-    is looked at; where nothing is left the call raises `BudgetExceeded`, and so does a call, or a tool, that is
-    under way when the seconds are over. Calls that are under way at the same time, `max_concurrency` of them at
-    most, may together overshoot `tokens` by their answers. Replayed tokens are free.
+    Everything that an agent calls or spawns also spends from its budget. The budget is checked before each model
+    call, which raises `BudgetExceeded` if nothing is left. A model call or tool that is in progress when the
+    `seconds` are over raises it, too. Concurrent calls, of which there are at most `max_concurrency`, may together
+    exceed `tokens` by their answers. Replayed tokens are free.
     """
 
     tokens: int | None = None
@@ -38,14 +38,14 @@ class Budget:
 
 
 class Meter:
-    """What is left of a budget, and of those around it."""
+    """Counts what is spent of a budget, and of the budgets that enclose it."""
 
     __slots__ = ("_budget", "_calls", "_chain", "_deadline", "_owner", "_tokens")
 
     def __init__(self, budget: Budget, owner: str, around: Meter | None = None) -> None:
         self._budget = budget
         self._owner = owner
-        # Limits are looked at before every call, so those that there are stay in one list.
+        # Limits are checked before every call, so all meters with limits are in one list.
         limited = budget != Budget()
         self._chain: list[Meter] = [*([self] if limited else ()), *(around._chain if around else ())]
         self._calls = 0
@@ -53,7 +53,7 @@ class Meter:
         self._deadline = math.inf if budget.seconds is None else time.monotonic() + budget.seconds
 
     def fork(self) -> Meter:
-        """A meter that stands where this one stands; the budgets around it stay the same ones."""
+        """Return a copy of this meter with the same counts; enclosing budgets stay shared."""
         if self not in self._chain:
             return self
         fork = copy.copy(self)
@@ -62,22 +62,22 @@ class Meter:
 
     @property
     def limited(self) -> bool:
-        """Whether there is any limit at all."""
+        """Whether there is any limit."""
         return bool(self._chain)
 
     def check(self) -> None:
-        """`BudgetExceeded` if no further call may be made."""
+        """Raise `BudgetExceeded` if no further call is allowed."""
         for meter in self._chain:
             meter._check()
 
     def admit(self) -> None:
-        """Count one call that is about to be made; `BudgetExceeded` if it may not be."""
+        """Count a call that is about to be made; `BudgetExceeded` if it is not allowed."""
         self.check()
         for meter in self._chain:
             meter._calls += 1
 
     def recall(self, reply: Reply) -> None:
-        """Count a call that was made, and paid for, before the run was interrupted."""
+        """Count a call that was made before the run was interrupted, and is resumed from a checkpoint."""
         for meter in self._chain:
             meter._calls += 1
         self.charge(reply)
@@ -89,13 +89,13 @@ class Meter:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the first of the deadlines; None if there is none."""
+        """Seconds until the first deadline; None if there is none."""
         deadline = min((meter._deadline for meter in self._chain), default=math.inf)
         return None if deadline == math.inf else max(0.0, deadline - time.monotonic())
 
     @asynccontextmanager
     async def in_time(self) -> AsyncIterator[None]:
-        """Bounds what is done in the block by the seconds that are left; `BudgetExceeded` when they are over."""
+        """Limit the block to the seconds that are left; `BudgetExceeded` when they are over."""
         seconds = self.seconds_left
         if seconds == 0:
             raise self.out_of_time()
@@ -108,7 +108,7 @@ class Meter:
             raise self.out_of_time() from None
 
     def out_of_time(self) -> BudgetExceeded:
-        """The error for what the deadline cuts off."""
+        """Return the error for passing the first deadline."""
         first = min(self._chain, key=lambda meter: meter._deadline)
         return BudgetExceeded(f"the budget of {first._owner} is spent: {first._budget.seconds:g} seconds")
 

@@ -1,4 +1,4 @@
-"""What agent code asks a model: `gen` for one answer, `gather` for several things at once."""
+"""Model calls with `gen`, and concurrent operations with `gather`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hive_frontend.client.messages import Message
 from hive_frontend.client.reply import Reply
 from hive_frontend.client.structured import parse_as, schema_of
 from hive_frontend.errors import JournalError
-from hive_frontend.operation import NOT_NOW, Call, NotNow, Operation, to_be_awaited
+from hive_frontend.operation import NOT_NOW, Call, NotNow, Operation, tracked
 from hive_frontend.operations.fork import Memo, copy
 from hive_frontend.operations.model_call import ModelCall, checked_sample, sampling_of
 from hive_frontend.operations.transition import Transition
@@ -24,8 +24,7 @@ Prompt = str | Dialogue | Sequence[Message | tuple[str, str] | dict[str, str]]
 
 
 class Gen(ModelCall[Any]):
-    """A call for an answer. The prompt is fixed when the call is described; a dialogue that grows later does not
-    change it."""
+    """A model call. Its prompt is fixed when the call is created: appending to a dialogue later does not change it."""
 
     __slots__ = ("schema",)
 
@@ -42,7 +41,7 @@ class Gen(ModelCall[Any]):
     ) -> None:
         super().__init__(messages, prompt, sampling, name, agent, sample, dialogue)
         self.schema = schema
-        """The type that the answer is read as; None for plain text."""
+        """The type as which the answer is parsed; None for plain text."""
 
     async def perform(self, transition: Transition) -> Any:
         return self._settle(await transition.session.call(self, transition), transition)
@@ -52,7 +51,7 @@ class Gen(ModelCall[Any]):
         return NOT_NOW if reply is None else self._settle(reply, transition)
 
     def _settle(self, reply: Reply, transition: Transition) -> Any:
-        """Take the answer: into the dialogue and into the books; returns what the awaiting code gets."""
+        """Record the answer in the transition and in the dialogue, and return the result of the `await`."""
         transition.replies = (reply,)
         if self.dialogue is not None:
             if transition.parts:
@@ -78,7 +77,7 @@ class Gen(ModelCall[Any]):
 
 
 def _first_failed(tasks: list[asyncio.Task[Any]]) -> int:
-    """The place of the first task that has failed by itself; behind the last one if there is none."""
+    """Return the index of the first task that has failed; the number of tasks if none has."""
     for place, task in enumerate(tasks):
         if task.done() and (task.cancelled() or task.exception() is not None):
             return place
@@ -86,9 +85,9 @@ def _first_failed(tasks: list[asyncio.Task[Any]]) -> int:
 
 
 class Gather(Operation[list[Any]]):
-    """Several operations that are performed concurrently, as parts of one transition."""
+    """Several operations, performed concurrently as parts of one transition."""
 
-    __slots__ = ("_begun", "name", "parts", "return_exceptions", "sleeps")
+    __slots__ = ("_done", "name", "parts", "return_exceptions", "sleeps")
 
     def __init__(
         self, parts: tuple[Operation[Any], ...], name: str | None = None, return_exceptions: bool = False
@@ -97,20 +96,20 @@ class Gather(Operation[list[Any]]):
         self.name = name
         self.return_exceptions = return_exceptions
         self.sleeps = any(part.sleeps for part in parts)
-        self._begun: list[tuple[Transition, Any]] = []
-        """Parts that were performed at once, before one has to be waited for."""
+        self._done: list[tuple[Transition, Any]] = []
+        """The first parts, which `perform_now` performed before it reached one that must wait."""
 
     @property
     def calls(self) -> tuple[Call, ...]:
         return tuple(call for part in self.parts for call in part.calls)
 
     async def perform(self, transition: Transition) -> list[Any]:
-        """The results, in the order of the parts.
+        """Return the results in the order of the parts.
 
-        Of several parts that fail the first in this order counts, whichever fails first: it cancels those
-        behind it, and waits for those before it.
+        If several parts fail, the error of the first in this order is raised, whichever fails first in time: a
+        failed part cancels those after it, and waits for those before it.
         """
-        done, self._begun = self._begun, []
+        done, self._done = self._done, []
         inner = [transition.of_part(number, self.name) for number in range(len(done), len(self.parts))]
         tasks = [
             asyncio.ensure_future(self._perform_part(part, at))
@@ -129,7 +128,7 @@ class Gather(Operation[list[Any]]):
             if tasks:
                 await asyncio.wait(tasks)
         failed = _first_failed(tasks)
-        # Raises what it failed with. The results of parts behind it are nobody's.
+        # Raises the error of the failed part. Results of the parts after it are dropped.
         results = [task.result() for task in tasks[: failed + 1]]
         return self._settle([*done, *zip(inner, results, strict=True)], transition)
 
@@ -139,7 +138,7 @@ class Gather(Operation[list[Any]]):
         session = transition.session
         if (known := session.recall_error(part, transition)) is not None:
             return known
-        session.asked(part, transition)  # as it is before
+        session.asked(part, transition)  # Before `perform`, which may change the part.
         try:
             return await part.perform(transition)
         except Exception as error:
@@ -151,18 +150,18 @@ class Gather(Operation[list[Any]]):
     def perform_now(self, transition: Transition) -> list[Any] | NotNow:
         if self.return_exceptions:
             return NOT_NOW
-        self._begun = []
+        self._done = []
         for number, part in enumerate(self.parts):
             inner = transition.of_part(number, self.name)
             result = part.perform_now(inner)
             if result is NOT_NOW:
                 return NOT_NOW
-            self._begun.append((inner, result))
-        done, self._begun = self._begun, []
+            self._done.append((inner, result))
+        done, self._done = self._done, []
         return self._settle(done, transition)
 
     def _settle(self, done: list[tuple[Transition, Any]], transition: Transition) -> list[Any]:
-        """Take all answers, in the order of the parts, whichever came first; returns the results."""
+        """Record all answers in the order of the parts, whichever arrived first, and return the results."""
         transition.replies = tuple(reply for inner, _ in done for reply in inner.replies)
         transition.answers = tuple(answer for inner, _ in done for answer in inner.answers)
         if not transition.parts:
@@ -224,30 +223,28 @@ def gen(
     raw: bool = False,
     sample: int | None = None,
 ) -> Operation[Any]:
-    """Ask the model: `text = await gen("Name a prime.")`.
+    """Call the model: `text = await gen("Name a prime.")`.
 
-    `prompt` is a string (one user turn), a list of messages, or a `Dialogue`, which then takes the answer as
-    its next turn. With `raw=True` it is a string that the model goes on with as it stands, without a chat
-    template.
+    `prompt` is a string (one user turn), a list of messages, or a `Dialogue`, to which the answer is appended as
+    the next turn. With `raw=True` it is a string that the model continues, without a chat template.
 
-    `name` names the state that ends in this call; supervisors refer to states by these names, so it must be
-    a literal. `agent` attributes the call to another agent than the running one. Settings left at None are
-    the server's to choose. `regex`, `json_schema`, `choices` and `schema` make the server constrain the
-    answer; give one of them at most. With `schema` (a pydantic model, or any other type that pydantic can
-    read) the answer is an instance instead of text; `InvalidAnswer` if the text cannot be read, as when it
-    was cut off at `max_tokens`. `sample` overrides the sample number that the server is told (by default the
-    number of the firing of the state).
+    `name` names the state that ends in this call. Supervisors refer to states by name, so it must be a literal.
+    `agent` attributes the call to an agent other than the running one. Settings left at None are the server's
+    choice. `regex`, `json_schema`, `choices` and `schema` constrain the answer; give at most one of them. With
+    `schema` (a pydantic model, or any other type that pydantic supports) the answer is an instance of it instead of
+    text; `InvalidAnswer` is raised if the text cannot be parsed, for example because it was cut off at `max_tokens`.
+    `sample` overrides the sample number that is sent to the server; the default is the number of the state's firing.
     """
     if raw and not isinstance(prompt, str):
-        raise TypeError(f"raw=True takes the prompt as a string, not {type(prompt).__name__}")
+        raise TypeError(f"with raw=True the prompt must be a string, not {type(prompt).__name__}")
     if schema is not None:
         if json_schema is not None:
-            raise ValueError("schema and json_schema exclude each other: give one grammar at most")
+            raise ValueError("schema and json_schema exclude each other: give at most one of them")
         json_schema = schema_of(schema)
     elif json_schema is not None:
         json_schema = schema_text(json_schema)
     sampling = sampling_of(max_tokens, temperature, top_p, top_k, stop, regex, json_schema, choices)
-    # Not `to_be_awaited`, which is a price at every step of a search: the compiler knows `gen` where it sees it.
+    # Not `tracked`, which is a price at every step of a search: the compiler knows `gen` where it sees it.
     return Gen(
         () if raw else as_messages(prompt),
         str(prompt) if raw else None,
@@ -263,12 +260,12 @@ def gen(
 def gather(
     *parts: Awaitable[Any], name: str | None = None, return_exceptions: bool = False
 ) -> Operation[list[Any]]:
-    """Do several things at once: `a, b = await gather(gen("..."), child.next())`.
+    """Perform several operations concurrently: `a, b = await gather(gen("..."), child.next())`.
 
-    All belong to one transition: together they lead to one next state. Results come in the order of the
-    arguments, which are calls of `gen`, `tool`, `choose`, of agents, of a child's `next` and `resume`, or
-    children themselves. Without a `name` the state takes the name that its calls share. With
-    `return_exceptions` an exception that a part raises stands in its place among the results.
+    All belong to one transition, which leads to one next state. Results are in the order of the arguments, which
+    are calls of `gen`, `tool`, `choose`, of agents, of a child's `next` and `resume`, or children themselves. Without
+    a `name` the state takes the common name of its calls. With `return_exceptions` an exception that a part raises
+    takes the place of its result.
     """
     operations = [as_operation(part) for part in parts]
     for position, (part, operation) in enumerate(zip(parts, operations, strict=True)):
@@ -278,9 +275,9 @@ def gather(
                 if isinstance(each, CoroutineType):
                     each.close()
             raise TypeError(
-                f"argument {position} of gather is a coroutine of {helper}, whose awaits would be states of "
-                f"several branches at once: write tool({helper}, ...), which runs it as one step, make it an "
-                "@agent, or await it alone"
+                f"argument {position} of gather is a coroutine of {helper}, and gather cannot run the awaits in it "
+                f"concurrently: write tool({helper}, ...), which runs it as one step, make it an @agent, or await it "
+                "separately"
             )
         if operation is None:
             raise TypeError(
@@ -291,16 +288,16 @@ def gather(
     for position, operation in enumerate(found):
         if any(operation is other or _shares_child(operation, other) for other in found[:position]):
             raise ValueError(
-                f"argument {position} of gather is the same operation, or goes on with the same child, as one "
-                "before it; one thing after the other, or make another"
+                f"argument {position} of gather is the same operation, or uses the same child, as an earlier "
+                "argument; await them one after the other, or create another one"
             )
     dialogues = [id(part.dialogue) for part in found if isinstance(part, Gen) and part.dialogue is not None]
     if len(set(dialogues)) < len(dialogues):
         raise ValueError(
-            "two calls of one gather go on with the same dialogue, which can take one answer only; "
+            "two calls of one gather continue the same dialogue, which can take only one answer at a time; "
             "give each call its own dialogue.copy()"
         )
-    return to_be_awaited(Gather(tuple(found), name, return_exceptions))
+    return tracked(Gather(tuple(found), name, return_exceptions))
 
 
 def _shares_child(one: Operation[Any], other: Operation[Any]) -> bool:
@@ -309,7 +306,7 @@ def _shares_child(one: Operation[Any], other: Operation[Any]) -> bool:
 
 
 def as_operation(value: object) -> Operation[Any] | None:
-    """The operation that awaiting `value` means; None if there is none."""
+    """Return the operation that `await value` performs; None if `value` is not an operation."""
     if isinstance(value, Operation):
         return value
     convert = getattr(value, "__hive_operation__", None)

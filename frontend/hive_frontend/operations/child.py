@@ -1,4 +1,4 @@
-"""Agents that work for other agents: `spawn`, and the handle to what it makes."""
+"""Child agents: the handle that `spawn` returns, and its operations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Generator
 from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
 from hive_frontend.errors import ChildEnded, HiveError
-from hive_frontend.operation import Operation, entered, to_be_awaited
+from hive_frontend.operation import Operation, entered, tracked
 from hive_frontend.operations.budget import Meter
 from hive_frontend.operations.fork import Memo, copy
 from hive_frontend.operations.native import NativeScope
@@ -18,7 +18,7 @@ Status = Literal["new", "yielded", "ended"]
 
 
 class AgentContract(Protocol):
-    """What a child is made of: an agent."""
+    """What a child needs of its agent."""
 
     @property
     def name(self) -> str: ...
@@ -26,33 +26,33 @@ class AgentContract(Protocol):
     def is_generator(self) -> bool: ...
 
     def bind(self, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The values of all parameters for a call with these arguments; `TypeError` if they do not fit."""
+        """Return the values of all parameters for a call with these arguments; `TypeError` if they do not match."""
 
     def call(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself, which gives an ordinary coroutine or generator."""
+        """Call the function itself, and return its coroutine or async generator."""
 
     def caller(self, session: SessionContract, around: Meter | None = None, /) -> Caller:
-        """The agent as the maker of calls in a session."""
+        """Return the `Caller` for the agent's calls in a session."""
 
 
 class Child(Generic[T]):
-    """An agent that another one has spawned.
+    """An agent that another agent has spawned.
 
         finder = spawn(find_context, bug)
-        code = await finder.next()               # runs it to its first `yield`; the value that it yields
+        code = await finder.next()               # runs it to its first `yield`, and returns the yielded value
         patch = await gen(...)
-        await finder.resume(patch)               # `patch = yield code` goes on, up to its next `yield`
-        code = await finder.next()               # what it yielded there
+        await finder.resume(patch)               # `patch = yield code` continues, up to the next `yield`
+        code = await finder.next()               # returns the value yielded there
 
-    It runs while it is awaited, under its own agent's supervisor; of several branches that a search makes of
-    it the best by score goes on. `gather` runs several children at once. Between, it is data like any other
-    variable of the agent that spawned it: when that agent's state forks, each branch has a child of its own,
-    and what parent and child shared is still shared in the copies.
+    It runs only while it is awaited, under its own agent's supervisor; if a search splits it into branches, the one
+    with the best score continues. `gather` runs several children concurrently. Between awaits it is data like any
+    other variable of its parent: when the parent's state forks, each branch gets its own copy of the child, and
+    objects that parent and child share are still shared in the copies.
 
-    Awaiting the child itself runs it to its end. Its result is what it returned or, if it is a generator,
-    its last `yield`. A child that fails in all its branches fails the branch that awaits it; an exception in
-    its code is raised at the `await`, and ends it. One that is given up in the middle, with the branch that it
-    works for, is forgotten as it stands: its `finally` blocks do not run.
+    Awaiting the child itself runs it to its end. Its result is its return value or, for a generator, the last
+    yielded value. A child that fails in all its branches fails the branch that awaits it. An exception in its code
+    is raised at the `await`, and ends the child. A child whose parent branch is dropped does not finish: its
+    `finally` blocks do not run.
     """
 
     __slots__ = (
@@ -76,27 +76,27 @@ class Child(Generic[T]):
         self._args = args
         self._kwargs = kwargs
         self.status: Status = "new"
-        """`new` until it has run for the first time, `yielded` at a `yield`, `ended` after its end."""
+        """`new` before its first run, `yielded` while it is suspended at a `yield`, `ended` after its end."""
         self.result: T | None = None
         """The last value that it yielded or returned."""
         self.score: float | None = None
         """The score of its state."""
         self._taken = True
-        """Whether `next` has given out the result."""
+        """Whether `next` has returned the result."""
         self._running = False
         self._caller: Caller | None = None
-        """The agent as the maker of its calls, with what is left of its budget."""
+        """The agent as the caller of models, with its meter."""
         self._waiting: Any = None
         self._generator: AsyncGenerator[T, Any] | None = None
         self._scope: NativeScope | None = None
 
     def next(self) -> Operation[T]:
-        """The value that the child yields next, or the one that it returns."""
-        return to_be_awaited(_Step(self, None, take=True))
+        """Return the next value that the child yields or returns."""
+        return tracked(_Step(self, None, take=True))
 
     def resume(self, value: object) -> Operation[None]:
-        """Hand `value` to the `yield` that the child stands at, and run it to its next one."""
-        return cast("Operation[None]", to_be_awaited(_Step(self, value, take=False)))
+        """Send `value` to the `yield` at which the child is suspended, and run it to its next `yield`."""
+        return cast("Operation[None]", tracked(_Step(self, value, take=False)))
 
     def __hive_operation__(self) -> Operation[T]:
         return _Finish(self)
@@ -106,7 +106,9 @@ class Child(Generic[T]):
 
     def __fork__(self, memo: Memo) -> Child[T]:
         if self._generator is not None:
-            raise HiveError("a child that runs as an ordinary coroutine cannot be copied")
+            raise HiveError(
+                "a child that runs as an ordinary coroutine cannot be copied: run its parent with run(agent, ...)"
+            )
         fork: Child[T] = Child.__new__(Child)
         memo[id(self)] = fork
         fork._agent = self._agent
@@ -128,27 +130,29 @@ class Child(Generic[T]):
     # Used by the operations
 
     def require_running(self) -> None:
-        """`ChildEnded` if there is nothing more to come."""
+        """Raise `ChildEnded` if the child has ended."""
         if self.status == "ended":
             raise ChildEnded(
-                f"agent {self._agent.name!r} has ended; its last value is the child's `result`, and its "
-                "`status` tells before"
+                f"agent {self._agent.name!r} has ended and yields no more values; check the child's `status` first, or "
+                "read its last value from `result`"
             )
 
     @property
-    def untaken(self) -> bool:
-        """Whether it has a result that `next` has not given out."""
+    def has_result(self) -> bool:
+        """Whether it has a result that `next` has not returned yet."""
         return not self._taken
 
     def take(self) -> T:
-        """Give the result out."""
+        """Return the result, and mark it as returned."""
         self._taken = True
         return cast(T, self.result)
 
     async def advance(self, value: object, transition: Transition) -> None:
-        """Run it to its next `yield` or to its end. Whatever interrupts it ends it."""
+        """Run it to its next `yield` or to its end. Any exception, also cancellation, ends it."""
         if self._running:
-            raise HiveError(f"agent {self._agent.name!r} is running already; one operation after the other")
+            raise HiveError(
+                f"agent {self._agent.name!r} is already running: await its operations one after the other"
+            )
         self._running = True
         try:
             if transition.run is None:
@@ -160,21 +164,21 @@ class Child(Generic[T]):
             raise
         finally:
             self._running = False
-            # A generator that ends has not yielded anything new.
+            # A generator that has ended has not yielded a new value.
             self._taken = self.status == "ended" and self._agent.is_generator
 
     async def _search(self, value: object, transition: Transition, run: RunContract) -> None:
         agent = self._agent
         if self._caller is None:
             self._caller = agent.caller(transition.session, transition.caller.meter)
-        # What goes on from here is the search's.
+        # From here on the search owns the suspended code and the arguments.
         waiting, self._waiting = self._waiting, None
         args, self._args = self._args, ()
         kwargs, self._kwargs = self._kwargs, {}
         if waiting is None:
-            best = await run.search_new(agent, agent.bind(*args, **kwargs), self._caller, transition)
+            best = await run.start_search(agent, agent.bind(*args, **kwargs), self._caller, transition)
         else:
-            best = await run.search_on(agent, waiting, value, self.score, self._caller, transition)
+            best = await run.resume_search(agent, waiting, value, self.score, self._caller, transition)
         (self._waiting, best.waiting), self.score = (best.waiting, None), best.score
         if self._waiting is None:
             self._end(best.value)
@@ -225,16 +229,16 @@ class _Step(Operation[Any]):
         child = self.child
         if not self._take:
             child.require_running()
-            if child.status == "new" or child.untaken:
+            if child.status == "new" or child.has_result:
                 raise HiveError(
-                    f"agent {child!r} waits for no value: resume answers the yield whose value next() gave"
+                    f"{child!r} is not waiting for a value: await next() first, then resume() answers its yield"
                 )
             await child.advance(self._value, transition)
             return None
-        if not child.untaken:
+        if not child.has_result:
             child.require_running()
             await child.advance(None, transition)
-            if not child.untaken:
+            if not child.has_result:
                 child.require_running()
         return child.take()
 
@@ -243,7 +247,7 @@ class _Step(Operation[Any]):
 
 
 class _Finish(Operation[Any]):
-    """Awaiting a child: to its end."""
+    """Awaiting a child: runs it to its end."""
 
     __slots__ = ("child", "name")
 

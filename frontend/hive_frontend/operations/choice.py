@@ -1,11 +1,11 @@
-"""Choices that no model makes: `choose`."""
+"""Choices without a model: `choose`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from hive_frontend.operation import Operation, to_be_awaited
+from hive_frontend.operation import Operation, tracked
 from hive_frontend.operations.fork import Memo, copy
 from hive_frontend.operations.transition import Transition
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Choose(Operation[T]):
-    """A choice between options, one for each firing of the state."""
+    """A choice between options: each firing of the state takes the next one."""
 
     __slots__ = ("_options", "name")
 
@@ -32,13 +32,13 @@ class Choose(Operation[T]):
 
 
 def choose(options: Sequence[T], *, name: str | None = None) -> Operation[T]:
-    """Go on with one of several options: `plan = await choose(["rewrite", "patch"])`.
+    """Choose one of several options: `plan = await choose(["rewrite", "patch"])`.
 
-    The first firing of the state takes the first option, the second firing the second, and so on, from the
-    beginning again after the last: a supervisor that branches here with as many samples tries them all, and
-    an agent that runs once takes the first.
+    The first firing of the state takes the first option, the second firing the second, and so on, starting over
+    after the last. A supervisor that branches here with as many samples tries all options; an agent that runs once
+    takes the first.
     """
     found = tuple(options)
     if not found or isinstance(options, str):
-        raise ValueError(f"choose takes a list with at least one option, not {options!r}")
-    return to_be_awaited(Choose(found, name))
+        raise ValueError(f"choose takes a list of at least one option, not {options!r}")
+    return tracked(Choose(found, name))

@@ -1,4 +1,4 @@
-"""Prompt Choreography: messages whose keys and values the server keeps, and calls that see any of them in any order.
+"""Prompt Choreography: messages whose KV the server keeps, and calls that attend to any of them in any order.
 
     plan = await prefill("Plan: first the roof.", parents=[system])
     answer = await decode("Assistant:", parents=[system, plan], max_tokens=200)
@@ -22,14 +22,14 @@ from hive_frontend.client.contract import (
     Sampling,
     schema_text,
 )
-from hive_frontend.operation import Operation, to_be_awaited
+from hive_frontend.operation import Operation, tracked
 from hive_frontend.operations.fork import Memo
 from hive_frontend.operations.model_call import ModelCall, checked_sample, sampling_of
 from hive_frontend.operations.transition import Transition
 from hive_frontend.wire import check_name
 
 Text = str | Sequence[int]
-"""What a message begins with: text, or tokens."""
+"""A text or a header, as a string or as token ids."""
 
 
 class NewMessage(ModelCall[CachedMessage]):
@@ -50,10 +50,10 @@ class NewMessage(ModelCall[CachedMessage]):
         sample: int | None = None,
         corrector: Corrector | None = None,
     ) -> None:
-        begun, self.tokens = _checked_text(what, text)
+        string, self.tokens = _checked_text(what, text)
         if agent is not None:
             check_name("agent", agent)
-        super().__init__((), begun, sampling, name, agent, sample)
+        super().__init__((), string, sampling, name, agent, sample)
         self.parents = _checked_parents(parents)
         self.offsets = _checked_offsets(offsets, len(self.parents))
         self.new_offset = None if new_offset is None else _checked_offset("new_offset", new_offset)
@@ -61,7 +61,7 @@ class NewMessage(ModelCall[CachedMessage]):
 
     @property
     def shown(self) -> str:
-        """The texts of all that it sees, and its own beginning."""
+        """The texts of its parents, and its own text or header."""
         return "".join([*(parent.content for parent in self.parents), self.prompt or ""])
 
     async def perform(self, transition: Transition) -> CachedMessage:
@@ -69,18 +69,18 @@ class NewMessage(ModelCall[CachedMessage]):
 
     @abstractmethod
     async def send(self, client: Client, request: Request, on_text: OnText | None) -> CachedMessage:
-        """Have a client make the message that `request` begins."""
+        """Make the message with `client`; `request` has its text or header."""
 
     def _call(self, request: Request) -> MessageCall:
         return MessageCall(request, self.parents, self.offsets, self.new_offset, self.tokens, self.corrector)
 
     def __fork__(self, memo: Memo) -> NewMessage:
-        # Nothing in it can change.
+        # Everything in it is immutable.
         return self
 
 
 class Prefill(NewMessage):
-    """A message that the program gives."""
+    """A message whose whole text the program gives."""
 
     __slots__ = ()
 
@@ -89,7 +89,7 @@ class Prefill(NewMessage):
 
 
 class Decode(NewMessage):
-    """A message that the program begins and the model goes on with."""
+    """A message whose header the program gives, and whose text the model writes."""
 
     __slots__ = ()
 
@@ -111,22 +111,22 @@ def prefill(
     name: str | None = None,
     agent: str | None = None,
 ) -> Operation[CachedMessage]:
-    """Encode a message, and have the server keep it: `doc = await prefill("...", parents=[system])`.
+    """Prefill a message that the server keeps: `doc = await prefill("...", parents=[system])`.
 
-    `text` is a string, or tokens. Each of its tokens sees those before it, and all tokens of `parents`, messages that
-    `prefill` or `decode` gave. These are not computed again: each is as it was when it was made, whatever it saw then,
-    moved to its place. That is the position in `offsets`, or, where that is None or left out, right behind the parent
-    before it in the list; the first one begins at 0. `new_offset` is the position of the message itself, by default
-    right behind the last parent. Gaps, overlaps and any order are allowed.
+    `text` is a string or a list of token ids. Each of its tokens attends to the tokens before it and to all tokens of
+    `parents`, which are messages that `prefill` or `decode` returned. The KV of a parent is reused as it was computed,
+    whatever its tokens attended to then, and moved to its position. `offsets` gives the position of each parent; None,
+    or no `offsets`, places it right after the parent before it in the list, the first one at 0. `new_offset` is the
+    position of the message itself, by default right after the last parent. Gaps, overlaps and any order are allowed.
 
-    `name` and `agent` are those of `gen`. A prefill counts as a call in budgets and totals, of no tokens.
+    `name` and `agent` are those of `gen`. In budgets and totals a prefill counts as a call of 0 tokens.
 
     Raises:
-        HiveError: when the model cannot keep messages: it takes an `HttpClient` and a server that was started with
+        HiveError: if the model cannot keep messages. Use an `HttpClient` for a server started with
             `--hive-kv-segments`, or a `TextMessages` around any model.
-        ModelError: when the server refuses, as it does when a parent was deleted or ended with its session.
+        ModelError: if the server refuses, for example because a parent was deleted or its session has ended.
     """
-    return to_be_awaited(Prefill("prefill", text, parents, offsets, new_offset, Sampling(), name, agent))
+    return tracked(Prefill("prefill", text, parents, offsets, new_offset, Sampling(), name, agent))
 
 
 def decode(
@@ -148,19 +148,19 @@ def decode(
     sample: int | None = None,
     corrector: Corrector | None = None,
 ) -> Operation[CachedMessage]:
-    """Have the model write a message that begins with `header`, and have the server keep it.
+    """Decode a message that begins with `header` and that the server keeps.
 
         answer = await decode("Assistant:", parents=[system, plan], max_tokens=200, name="answer")
         print(answer.text)
 
-    `header` is a string, or tokens, and not empty: the first token that the model draws follows from it. The message is
-    the header and what the model wrote, without the token that ended it; `text` is the latter alone, a `Reply`.
-    `parents`, `offsets`, `new_offset` and what is raised are those of `prefill`. All other words are those of `gen`:
-    the state can be a branch point, of which each firing draws another message with a seed of its own.
+    `header` is a non-empty string or list of token ids; the logits after its last token give the first sampled token.
+    The message consists of the header and what the model wrote, without the end token; its `text` is what the model
+    wrote, a `Reply`. `parents`, `offsets`, `new_offset` and the errors are those of `prefill`. All other parameters are
+    those of `gen`: the state can be a branch point, where each firing samples another message with its own seed.
 
-    `corrector` says which of the parents' keys and values the server computes again, because they were made without
-    sight of what stands before them now: `"none"`, `"recompute-all"`, or a kind with its settings, such as
-    `{"kind": "first-k", "share": 0.15}`. Left out, it is the server's to choose.
+    `corrector` selects the part of the parents' KV that the server recomputes, because it was computed without
+    attending to what precedes it now: `"none"`, `"recompute-all"`, or a kind with its settings, such as
+    `{"kind": "first-k", "share": 0.15}`. The default is the server's choice.
     """
     if json_schema is not None:
         json_schema = schema_text(json_schema)
@@ -169,7 +169,7 @@ def decode(
         raise TypeError(
             f'corrector must be a name such as "none", or a dict with a "kind", not {corrector!r}'
         )
-    return to_be_awaited(
+    return tracked(
         Decode(
             "decode",
             header,
@@ -186,22 +186,22 @@ def decode(
 
 
 def _checked_text(what: str, text: object) -> tuple[str, tuple[int, ...] | None]:
-    """A text, and None; or an empty text, and tokens."""
+    """Return a text and None, or an empty text and tokens."""
     noun = "header" if what == "decode" else "text"
     if isinstance(text, str):
-        # A reply is more than its text, and would be counted again.
-        begun, tokens = str(text), None
+        # As a plain string: a `Reply` also has token counts, which would be counted twice.
+        string, tokens = str(text), None
     elif (
         isinstance(text, Sequence)
         and not isinstance(text, (bytes, bytearray))
         and all(type(token) is int and token >= 0 for token in text)
     ):
-        begun, tokens = "", tuple(text)
+        string, tokens = "", tuple(text)
     else:
-        raise TypeError(f"{what}: the {noun} is a string or a list of token ids, not {_kind(text)}")
-    if not begun and not tokens:
+        raise TypeError(f"{what}: the {noun} must be a string or a list of token ids, not {_kind(text)}")
+    if not string and not tokens:
         raise ValueError(f"{what}: the {noun} must not be empty")
-    return begun, tokens
+    return string, tokens
 
 
 def _checked_parents(parents: object) -> tuple[CachedMessage, ...]:
@@ -210,16 +210,16 @@ def _checked_parents(parents: object) -> tuple[CachedMessage, ...]:
     seen: set[tuple[str, str]] = set()
     for place, parent in enumerate(parents):
         if isinstance(parent, Operation):
-            raise TypeError(f"parent {place} is a call that was not awaited; write `await` before it")
+            raise TypeError(f"parent {place} is a call without `await`: write `await` before it")
         if not isinstance(parent, CachedMessage):
             raise TypeError(
-                f"parent {place} is {_kind(parent)}; a parent is the message that prefill or decode gave, not its "
-                "id or its text"
+                f"parent {place} is {_kind(parent)}; pass the message that prefill or decode returned, not its id or "
+                "its text"
             )
         key = parent.session, parent.id
         if key in seen:
             raise ValueError(
-                f"parent {place} is {parent!r}, which the list has already; a message is seen once"
+                f"parent {place} is {parent!r}, which is already in the list; give each parent once"
             )
         seen.add(key)
     return tuple(cast("Sequence[CachedMessage]", parents))
@@ -229,10 +229,10 @@ def _checked_offsets(offsets: object, count: int) -> tuple[int | None, ...]:
     if offsets is None:
         return ()
     if isinstance(offsets, str) or not isinstance(offsets, Sequence):
-        raise TypeError(f"offsets must be a list with a position or None for each parent, not {offsets!r}")
+        raise TypeError(f"offsets must be a list of a position or None for each parent, not {offsets!r}")
     if len(offsets) != count:
         raise ValueError(
-            f"offsets has {len(offsets)} positions for {count} parents; write None to leave one out"
+            f"offsets has {len(offsets)} positions for {count} parents; give one for each, None for the default"
         )
     return tuple(
         None if offset is None else _checked_offset(f"offset {place}", offset)

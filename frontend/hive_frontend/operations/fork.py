@@ -1,10 +1,9 @@
-"""Forking: giving each branch of a search its own copy of an agent's data.
+"""Forking: each branch of a search gets its own copy of an agent's data.
 
-Like `copy.deepcopy`, with four differences: classes say with `__fork__` what a fork of theirs is, functions
-that were made by code that ran are copied with the variables that they refer to, exceptions and modules are
-shared, and what cannot be copied soundly (a bound method of a list, say) is refused. The copier is Hive's own
-because `copy.deepcopy` has no way to tell it the first, and for speed: a fork happens at every firing of a
-state.
+Like `copy.deepcopy`, with four differences: classes can define `__fork__`; closures are copied with the variables
+that they refer to; exceptions and modules are shared; and objects that cannot be copied soundly, such as a bound method
+of a list, are refused. Hive has its own copier because `copy.deepcopy` has no hook for `__fork__`, and for speed: every
+firing of a state forks.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ class _SharedMark:
 
 
 Shared = Annotated[T, _SharedMark()]
-"""Annotates a variable or parameter of an agent that all branches share: `db: Shared[Database] = connect()`.
+"""Marks a variable or parameter of an agent that all branches share: `db: Shared[Database] = connect()`.
 
-It is not copied when a state forks, whatever else refers to it. Branches see each other's changes to it, and
-it must bear being used by several of them at once.
+The object is not copied when a state forks, also where other objects refer to it. Branches see each other's changes to
+it, and it must be safe for concurrent use.
 """
 
 
-_of_models = BaseModel.__deepcopy__
+_pydantic_deepcopy = BaseModel.__deepcopy__
 
 
 class Uncopyable(HiveError):
-    """Something cannot be copied for another branch."""
+    """An object cannot be copied for another branch."""
 
 
 ATOMS: frozenset[type] = frozenset(
@@ -72,14 +71,14 @@ ATOMS: frozenset[type] = frozenset(
         types.GenericAlias,
     }
 )
-"""Types whose objects all branches share."""
+"""Types whose instances all branches share."""
 
 
 def copy(value: T, memo: Memo) -> T:
-    """A copy of `value` for another branch; `memo` maps the ids of what was copied already to the copies.
+    """Return a copy of `value` for another branch; `memo` maps the ids of objects copied so far to the copies.
 
-    The memo has the form of `copy.deepcopy`'s, so that `__deepcopy__` methods can be given it. `Uncopyable`
-    or whatever the value's own methods raise when it cannot be copied.
+    The memo has the format of `copy.deepcopy`'s, so that it can be passed to `__deepcopy__` methods. Raises
+    `Uncopyable`, or the errors of the value's own methods, if it cannot be copied.
     """
     kind = type(value)
     if kind in ATOMS:
@@ -96,8 +95,8 @@ def copy(value: T, memo: Memo) -> T:
         made = fork(value, memo)
     elif isinstance(value, (type, BaseException)):
         made = value
-    # A pydantic model's own way knows nothing of the forks of what it holds.
-    elif (deepcopy := getattr(kind, "__deepcopy__", None)) is not None and deepcopy is not _of_models:
+    # The default `__deepcopy__` of pydantic models would ignore `__fork__` of their fields.
+    elif (deepcopy := getattr(kind, "__deepcopy__", None)) is not None and deepcopy is not _pydantic_deepcopy:
         made = deepcopy(value, memo)
     else:
         return _rebuild(value, memo)  # type: ignore[no-any-return]
@@ -107,13 +106,13 @@ def copy(value: T, memo: Memo) -> T:
 
 
 def _rebuild(value: Any, memo: Memo) -> Any:
-    """A copy by way of the pickle protocol, whose parts are forks in turn."""
+    """Copy an object by the pickle protocol, forking its parts."""
     kind = type(value)
     reduce = copyreg.dispatch_table.get(kind)
     reduced = reduce(value) if reduce is not None else value.__reduce_ex__(4)
     if isinstance(reduced, str):
         return value
-    # The parts may be temporary objects, whose ids must not be taken by others while the memo knows them.
+    # The parts may be temporary objects. The memo keeps them alive, so that their ids are not reused.
     memo.setdefault(id(memo), []).append(reduced)
     make, arguments, state, items, pairs, *rest = (*reduced, None, None, None, None)[:6]
     made = make(*[copy(argument, memo) for argument in arguments])
@@ -175,11 +174,11 @@ def _set(value: set[Any], memo: Memo) -> set[Any]:
 
 def _tuple(value: tuple[Any, ...], memo: Memo) -> tuple[Any, ...]:
     made = tuple([item if type(item) in ATOMS else copy(item, memo) for item in value])
-    # A tuple can hold itself by way of a list; that list has put the tuple's copy into the memo by now.
+    # A tuple can contain itself through a list; copying that list has then put the tuple's copy into the memo.
     if id(value) in memo:
         found: tuple[Any, ...] = memo[id(value)]
         return found
-    # One without anything to copy in it stays the same object, as Python's constants are.
+    # A tuple whose items are all shared is shared itself.
     if all(one is other for one, other in zip(made, value, strict=True)):
         made = value
     memo[id(value)] = made
@@ -198,7 +197,7 @@ def _method(value: types.MethodType, memo: Memo) -> types.MethodType:
 
 
 def is_definition(function: types.FunctionType) -> bool:
-    """Whether a function is part of a module or class, rather than made by code that ran."""
+    """Return whether a function is defined in a module or class, rather than created within another function."""
     *around, name = function.__qualname__.split(".")
     if "<locals>" in around:
         return around[-1] != "<locals>"
@@ -209,7 +208,7 @@ def is_definition(function: types.FunctionType) -> bool:
 
 
 def _function(value: types.FunctionType, memo: Memo) -> types.FunctionType:
-    """A function that was made while code ran, with copies of the variables that it refers to."""
+    """Copy a closure together with the variables that it refers to."""
     if not (value.__closure__ or value.__defaults__ or value.__kwdefaults__) or is_definition(value):
         return value
     defaults, keywords = value.__defaults__, value.__kwdefaults__ or {}
@@ -217,7 +216,7 @@ def _function(value: types.FunctionType, memo: Memo) -> types.FunctionType:
     made = _closure(value, copy(defaults, memo), of_keywords, memo)
     same = made.__defaults__ is defaults and all(keywords[name] is of_keywords[name] for name in keywords)
     if same and all(map(operator.is_, made.__closure__ or (), value.__closure__ or ())):
-        # All that it refers to is there for all branches.
+        # Everything that it refers to is shared, so the function is shared, too.
         memo[id(value)] = value
         return value
     return made
@@ -226,7 +225,7 @@ def _function(value: types.FunctionType, memo: Memo) -> types.FunctionType:
 def _closure(
     value: types.FunctionType, defaults: tuple[Any, ...] | None, keywords: dict[str, Any], memo: Memo
 ) -> types.FunctionType:
-    if id(value) in memo:  # A default holds the function.
+    if id(value) in memo:  # One of its defaults refers to the function.
         found: types.FunctionType = memo[id(value)]
         return found
     closure = value.__closure__ or ()
@@ -265,15 +264,13 @@ def _fill(twin: types.CellType, cell: types.CellType, memo: Memo) -> None:
 
 
 def _finalizer(value: weakref.finalize[Any, Any], memo: Memo) -> NoReturn:
-    raise Uncopyable(
-        "it is cleaned up once, for all branches; a Workspace is a directory of which each has its own"
-    )
+    raise Uncopyable("its finalizer runs once, for all branches; for a directory per branch use a Workspace")
 
 
 def _builtin(value: types.BuiltinFunctionType, memo: Memo) -> types.BuiltinFunctionType:
     if isinstance(value.__self__, (types.ModuleType, type, type(None))):
         return value
-    raise Uncopyable("it is a method of an object, and would act on the object of another branch")
+    raise Uncopyable("it is a bound method of an object, and would act on the object of another branch")
 
 
 _COPIERS: dict[type, Callable[[Any, Memo], Any]] = {

@@ -1,10 +1,10 @@
-"""Calls of a model as data, and the settings that programs give them."""
+"""Model calls as data, and the checks of their settings."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hive_frontend.client.contract import Sampling
 from hive_frontend.client.dialogue import Dialogue
@@ -13,9 +13,11 @@ from hive_frontend.operation import Call, Operation
 
 T = TypeVar("T")
 
+_NUMBERS = ("temperature", "top_p", "top_k")
+
 
 class ModelCall(Operation[T]):
-    """One call of a model, complete when it is described."""
+    """One model call. It has everything that the request needs when it is created."""
 
     __slots__ = ("agent", "dialogue", "messages", "name", "prompt", "sample", "sampling")
 
@@ -44,14 +46,14 @@ class ModelCall(Operation[T]):
 
     @property
     def shown(self) -> str:
-        """What it asks, as a person would read it."""
+        """The prompt of the call, for people to read."""
         if self.prompt is not None:
             return self.prompt
         return "\n\n".join(message.content for message in self.messages)
 
 
 def checked_sample(sample: int | None) -> int | None:
-    """`sample` if a server takes it as the number of a sample; `ValueError` otherwise."""
+    """Return `sample` if it is a valid sample number; raise `ValueError` otherwise."""
     if sample is not None and not 0 <= sample < 2**31:
         raise ValueError(f"sample must be from 0 to 2**31 - 1, not {sample!r}")
     return sample
@@ -67,7 +69,7 @@ def sampling_of(
     json_schema: str | None,
     choices: Sequence[str] | None,
 ) -> Sampling:
-    """The settings of a call as a program gives them, checked; `json_schema` is text by now."""
+    """Check the settings of a call, and return them as `Sampling`; `json_schema` must be text already."""
     return _sampling(
         max_tokens,
         temperature,
@@ -81,30 +83,12 @@ def sampling_of(
 
 
 @functools.lru_cache(maxsize=512)
-def _sampling(
-    max_tokens: int,
-    temperature: float | None,
-    top_p: float | None,
-    top_k: int | None,
-    stop: tuple[str, ...],
-    regex: str | None,
-    json_schema: str | None,
-    choices: tuple[str, ...],
-) -> Sampling:
-    """The same settings are one object: programs make the same few calls over and over."""
-    for name, number in (("temperature", temperature), ("top_p", top_p), ("top_k", top_k)):
-        if number is not None and not isinstance(number, (int, float)):
+def _sampling(*settings: Any) -> Sampling:
+    """Return `Sampling(*settings)`. Cached, because programs make calls with the same few settings again and again."""
+    for name, number in zip(Sampling._fields, settings, strict=True):
+        if name in _NUMBERS and number is not None and not isinstance(number, (int, float)):
             raise TypeError(f"{name} must be a number, such as {name}=1, not {number!r}")
-    return Sampling(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        stop=stop,
-        regex=regex,
-        json_schema=json_schema,
-        choices=choices,
-    )
+    return Sampling(*settings)
 
 
 def _checked_choices(choices: Sequence[str]) -> tuple[str, ...]:

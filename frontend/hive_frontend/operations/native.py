@@ -1,4 +1,4 @@
-"""Agents as ordinary coroutines: what their operations are performed in."""
+"""The environment of agents that run as ordinary coroutines."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class NativeScope(Scope):
-    """The whole of one agent's run as an ordinary coroutine.
+    """One agent's whole run as an ordinary coroutine.
 
-    It numbers its operations like a search that fires every state once, so that the requests (states and
-    seeds included) are those of the compiled program under such a supervisor.
+    It numbers operations like a search that fires every state once. So the requests, including states and seeds, are
+    the same as those of the compiled program under such a supervisor.
     """
 
     __slots__ = ("_long", "caller", "state")
@@ -28,9 +28,9 @@ class NativeScope(Scope):
         self.begin(root)
 
     def begin(self, root: Path) -> None:
-        """Go on at another path."""
+        """Continue at another path."""
         self.state = root
-        """The path of the state that the next operation ends."""
+        """Path of the state that the next operation ends."""
         self._long: LongPath | None = None
 
     async def perform(self, operation: Operation[T], /) -> T:

@@ -1,4 +1,4 @@
-"""Tools: functions that do something outside the agent, as operations."""
+"""Tools: functions with effects outside the agent, as operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar, cast, overload
 
 from hive_frontend.errors import ToolTimeout
-from hive_frontend.operation import Operation, entered, to_be_awaited
+from hive_frontend.operation import Operation, entered, tracked
 from hive_frontend.operations.fork import Memo, copy
 from hive_frontend.operations.native import NativeScope
 from hive_frontend.operations.transition import Transition
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class Tool(Operation[Any]):
-    """One call of a function, described but not made."""
+    """A call of a function, not made yet."""
 
     __slots__ = ("_redo", "_timeout_s", "args", "function", "kwargs", "name")
 
@@ -42,24 +42,24 @@ class Tool(Operation[Any]):
         self._timeout_s = timeout_s
 
     async def perform(self, transition: Transition) -> Any:
-        # Agents and models that the function calls are numbered after this transition.
+        # Agents and models that the function calls get paths below this transition's.
         scope = NativeScope(transition.session, transition.caller, transition.new_inner_path())
         with entered(scope):
-            if self.rebuilds:
+            if self.must_repeat:
                 return await self._call(transition)
             return await transition.session.journaled(self, transition, lambda: self._call(transition))
 
     @property
-    def rebuilds(self) -> bool:
-        """Whether the call has to be made again where a run goes on from a checkpoint.
+    def must_repeat(self) -> bool:
+        """Whether the call must be repeated when a run is resumed from a checkpoint.
 
-        The directories of workspaces do not outlive a process; making the calls again makes them anew.
+        The directories of workspaces do not outlive a process; repeating the calls creates them again.
         """
         return self._redo or _holds_workspace((self.function, self.args, self.kwargs), set())
 
     @property
     def label(self) -> str:
-        """What the function is called."""
+        """Name of the function."""
         return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))
 
     async def _call(self, transition: Transition) -> Any:
@@ -75,7 +75,7 @@ class Tool(Operation[Any]):
 
     @asynccontextmanager
     async def _limit(self) -> AsyncIterator[None]:
-        """`ToolTimeout` for what takes too long."""
+        """Raise `ToolTimeout` if the block takes too long."""
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 yield
@@ -85,7 +85,7 @@ class Tool(Operation[Any]):
             raise ToolTimeout(f"tool {self.label} took longer than {self._timeout_s:g} seconds") from error
 
     def _called(self) -> Any:
-        """What the function gives. Like coroutines, futures cannot end in a `StopIteration`."""
+        """Call the function. A `StopIteration` becomes a `RuntimeError`, because futures cannot raise it."""
         try:
             return self.function(*self.args, **self.kwargs)
         except StopIteration as error:
@@ -103,7 +103,7 @@ class Tool(Operation[Any]):
 
 
 def _holds_workspace(value: Any, seen: set[int]) -> bool:
-    """Whether a function or an argument is, or refers to, a workspace."""
+    """Return whether a function or an argument is, or refers to, a workspace."""
     if isinstance(value, Workspace):
         return True
     if id(value) in seen or isinstance(value, (str, bytes, int, float, type, ModuleType, FunctionType)):
@@ -152,24 +152,24 @@ def tool(
     redo: bool = False,
     **kwargs: Any,
 ) -> Operation[Any]:
-    """Call a function that does something: `log = await tool(simulate, design, cycles=100)`.
+    """Call a function as an operation: `log = await tool(simulate, design, cycles=100)`.
 
-    An `async def` runs in the event loop, any other function in a thread, so that other branches go on
-    meanwhile. Each firing of the state calls it again, with that branch's own copies of the arguments. What
-    it raises is raised at the `await`. After `timeout` seconds, in which waiting for a thread does not count,
-    `ToolTimeout` is raised; a thread cannot be stopped and runs on, but nobody waits for it. `name` names the
-    state, by default after the function. (A function that has parameters called `name`, `timeout` or `redo`
-    itself is given them with `functools.partial`.)
+    An `async def` runs in the event loop, any other function in a thread, so that other branches continue
+    meanwhile. Each firing of the state calls it again, with that branch's own copies of the arguments. Its exceptions
+    are raised at the `await`. After `timeout` seconds, not counting the wait for a thread, `ToolTimeout` is raised; a
+    thread cannot be stopped and keeps running in the background. `name` names the state; the default is the
+    function's name. (Use `functools.partial` for a function that itself has parameters called `name`, `timeout` or
+    `redo`.)
 
-    Where a run is resumed from a checkpoint, tools that had returned are not called again; their results
-    come from the checkpoint. So a tool should change nothing that the agent holds, but return what is new: a
-    run is not resumed behind one that did (`JournalError`). With `redo` the call is made again instead, which
-    is for tools that may be called twice, and do the same again. Calls that are given a `Workspace`, on their
-    own or within another argument, are always made again.
+    When a run is resumed from a checkpoint, tools that had returned are not called again: their results are in the
+    checkpoint. So a tool should return its results instead of changing the agent's data; a run cannot be resumed
+    after a tool that changed them (`JournalError`). With `redo` the call is repeated instead, which is right for
+    tools that can be called twice with the same effect. Calls with a `Workspace`, also within another argument, are
+    always repeated.
     """
     if not callable(function):
         raise TypeError(f"tool takes a function and its arguments, not {function!r}")
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
     label = name or cast("str | None", getattr(function, "__name__", None))
-    return to_be_awaited(Tool(function, args, kwargs, label, timeout, redo))
+    return tracked(Tool(function, args, kwargs, label, timeout, redo))

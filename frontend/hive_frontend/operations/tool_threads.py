@@ -1,4 +1,4 @@
-"""Threads for tools that block: bounded in number, and nobody ever waits for one that is stuck."""
+"""Threads for blocking tools. Their number is limited, and a thread that hangs blocks nothing."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from typing import Any, TypeVar
 R = TypeVar("R")
 
 Limit = Callable[[], AbstractAsyncContextManager[None]]
-"""Bounds the time of what is done in its block."""
+"""Limits the time of its block."""
 
-_AT_ONCE = min(32, (os.cpu_count() or 1) + 4)
+_MAX_CONCURRENT = min(32, (os.cpu_count() or 1) + 4)
 
 
 class ToolThreads:
     """The threads of a session.
 
-    They are not those of the event loop, or of `concurrent.futures`: the loop waits for its threads when it is
-    closed, and Python for the others when it exits, so that one tool that hangs would hold up both. `count` calls
-    run at once; one that was given up counts no more, though its thread runs on.
+    The event loop's executor and `concurrent.futures` are not used: the loop waits for its threads when it closes, and
+    Python waits for the others when it exits, so one tool that hangs would block both. At most `count` calls run at
+    the same time; a call that timed out no longer counts, though its thread keeps running.
     """
 
-    def __init__(self, count: int = _AT_ONCE) -> None:
+    def __init__(self, count: int = _MAX_CONCURRENT) -> None:
         self._turns = asyncio.Semaphore(count)
         self._idle: list[_Thread] = []
 
     async def call(self, function: Callable[[], R], limit: Limit) -> R:
-        """Call a function when it is its turn, and wait for it within `limit`, in which no other wait counts."""
+        """Call a function when a thread is free; `limit` bounds the call, but not the wait for a thread."""
         async with self._turns:
             thread = self._idle.pop() if self._idle else _Thread()
             answer = thread.begin(function)
@@ -46,21 +46,21 @@ class ToolThreads:
                     self._idle.append(thread)
 
     def close(self) -> None:
-        """End the threads that have nothing to do."""
+        """End the idle threads."""
         for thread in self._idle:
             thread.end()
         self._idle.clear()
 
 
 class _Thread:
-    """One thread, which makes one call after the other."""
+    """A thread that makes one call after the other."""
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         threading.Thread(target=self._serve, name="hive-tool", daemon=True).start()
 
     def begin(self, function: Callable[[], R]) -> asyncio.Future[R]:
-        """Call a function here; what it returns or raises."""
+        """Call a function in the thread; the future gets its result or exception."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[R] = loop.create_future()
         context = contextvars.copy_context()
@@ -75,7 +75,7 @@ class _Thread:
                 outcome: Any = context.run(function)
             except BaseException as error:
                 settled, outcome = answer.set_exception, error
-            # Where the event loop has been closed nobody waits any more.
+            # Raised if the event loop has been closed: then the result is not needed.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle, settled, outcome)
 
@@ -83,7 +83,7 @@ class _Thread:
         return answer
 
     def end(self) -> None:
-        """End the thread, after what it does now."""
+        """End the thread after its current call."""
         self._work.put(None)
 
     def _serve(self) -> None:

@@ -1,4 +1,4 @@
-"""A transition: one firing of a state, while its operation is performed."""
+"""A transition: one firing of a state, while its operation is performed; and what it needs of session and run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hive_frontend.client.cached_message import CachedMessage
 from hive_frontend.client.contract import Client, OnText, Request
 from hive_frontend.client.dialogue import Dialogue
 from hive_frontend.client.reply import Reply
-from hive_frontend.operation import Operation, Surroundings
+from hive_frontend.operation import Environment, Operation
 from hive_frontend.operations.budget import Meter
 from hive_frontend.operations.identity import LongPath, Path
 from hive_frontend.operations.model_call import ModelCall
@@ -20,53 +20,53 @@ from hive_frontend.operations.tool_threads import ToolThreads
 Shown = list[str]
 """A value as text, and its fingerprint."""
 Asked = Mapping[str, Shown | Mapping[str, Shown]]
-"""Each thing that an answer depends on, by name; code by the names of its parts."""
+"""The fingerprints of everything that an answer depends on, by name; code by the names of its parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who performs operations: an agent, with its settings."""
+    """The agent that performs operations, with its settings."""
 
     agent: str
     meter: Meter
     client: Client | None = None
-    """Whom it asks instead of the session's model."""
+    """Its own client, used instead of the session's model."""
     model: str | None = None
-    """Name of the model, or of the adapter, that it asks for."""
+    """Name of the model, or of the adapter, for its calls."""
     timeout_s: float | None = None
     attempts: int | None = None
 
     def fork(self) -> Caller:
-        """The same for another branch, whose spending is its own from here on."""
+        """Return the caller for another branch, which counts its spending separately from here on."""
         return replace(self, meter=self.meter.fork())
 
 
 class Key(NamedTuple):
-    """What identifies an operation within a run: one of a transition's parts, in order of the source."""
+    """Identifies an operation within a run: a part of a transition, numbered in source order."""
 
     state: str
     firing: int
     part: str
-    """Numbers of the part of a gather, and of a gather within it; empty outside one."""
+    """Number of the part of a gather, then of nested gathers; empty outside a gather."""
 
 
 @dataclass(slots=True)
 class Kept:
-    """What a journal wants to know of a transition, or of a part of it."""
+    """What the journal records of a transition, or of a part of it."""
 
     asked: Asked | None = None
-    """What the operation asks; None as long as nobody wants to know."""
+    """What the operation's answer depends on; None until it is needed."""
     held: Callable[[], Mapping[str, str]] | None = None
-    """Says what the agent holds, by fingerprints of its variables; None of an ordinary coroutine."""
+    """Returns the fingerprints of the agent's variables; None for an ordinary coroutine."""
     changed: list[str] = field(default_factory=list)
-    """Which of it functions have changed that were called; of all parts together."""
+    """The agent's variables that called functions have changed, in all parts together."""
     apart: Sequence[Any] = ()
-    """Objects that are not the agent's own alone."""
+    """Objects that the agent shares with other branches."""
     code: Sequence[CodeType] = ()
-    """The code of the agent, and of helpers that it is in."""
+    """The code of the agent, and of the helpers that it is running."""
 
 
-class SessionContract(Surroundings, Protocol):
+class SessionContract(Environment, Protocol):
     """What operations need of a session."""
 
     @property
@@ -77,13 +77,13 @@ class SessionContract(Surroundings, Protocol):
     def threads(self) -> ToolThreads: ...
 
     def client_of(self, caller: Caller, /) -> Client:
-        """Whom a caller asks."""
+        """Return the client for a caller's model calls."""
 
     async def call(self, call: ModelCall[Any], transition: Transition, /) -> Reply:
-        """Ask the model."""
+        """Call the model."""
 
     def call_now(self, call: ModelCall[Any], transition: Transition, /) -> Reply | None:
-        """The model's answer if nothing has to be waited for; None and no effect otherwise."""
+        """Return the model's answer if it is available without waiting; None, without any effect, otherwise."""
 
     async def make(
         self,
@@ -93,28 +93,28 @@ class SessionContract(Surroundings, Protocol):
         transition: Transition,
         /,
     ) -> CachedMessage:
-        """Have the model's server make a message that sees `parents`."""
+        """Make a message with these `parents` at the model's server."""
 
     async def journaled(
         self, operation: Operation[Any], transition: Transition, call: Callable[[], Awaitable[Any]], /
     ) -> Any:
-        """Call a function for an operation, unless the journal has its result already."""
+        """Return the operation's result from the journal, or call the function if the journal does not have it."""
 
     def asked(self, operation: Operation[Any], transition: Transition, /) -> Asked:
-        """What an operation asks, as it was when this was first wanted."""
+        """Return what the operation's answer depends on, as of the first time that it was needed."""
 
     def recall_error(self, operation: Operation[Any], transition: Transition, /) -> BaseException | None:
-        """What the journal says that an operation raised."""
+        """Return the error of the operation in the journal; None if there is none."""
 
     def keep_error(self, operation: Operation[Any], transition: Transition, error: BaseException, /) -> None:
-        """Keep in the journal what an operation raised."""
+        """Write the error of an operation to the journal."""
 
 
 class Best(Protocol):
-    """The best state that a search of another agent came to."""
+    """The best state that a search of another agent found."""
 
     waiting: Any
-    """Where that agent goes on from; None if it has returned."""
+    """The suspended code of that agent, to be resumed; None if it has returned."""
     score: float | None
     value: Any
 
@@ -123,14 +123,14 @@ class RunContract(Protocol):
     """What operations need of a run: searches of other agents."""
 
     def ends(self, error: BaseException, /) -> bool:
-        """Whether an error ends the run, and is none of the agents' business."""
+        """Return whether an error ends the run, so that agents do not see it."""
 
-    async def search_new(
+    async def start_search(
         self, agent: Any, arguments: dict[str, Any], caller: Caller, transition: Transition, /
     ) -> Best:
-        """Run another agent from its beginning, as part of a transition."""
+        """Search another agent from its beginning, as part of a transition."""
 
-    async def search_on(
+    async def resume_search(
         self,
         agent: Any,
         waiting: Any,
@@ -140,11 +140,11 @@ class RunContract(Protocol):
         transition: Transition,
         /,
     ) -> Best:
-        """Run another agent on from a `yield`, as part of a transition."""
+        """Search another agent on from a `yield`, as part of a transition."""
 
 
 class Transition:
-    """Where an operation is performed: for which state, for which of its firings, by whom."""
+    """One firing of a state: the context in which an operation is performed."""
 
     __slots__ = (
         "_inner",
@@ -178,30 +178,30 @@ class Transition:
         self.session = session
         self.caller = caller
         self.path = path
-        """The path of the state that is fired."""
+        """Path of the state that fires."""
         self.state = state
-        """Its id."""
+        """Id of the state that fires."""
         self.firing = firing
         self.run = run
         """The run whose searches it belongs to; None if the awaiting code is an ordinary coroutine."""
         self.parts = parts
-        """Which part of a gather is performed, and which part of a gather within that; empty outside one."""
+        """Number of the part of a gather, then of nested gathers; empty outside a gather."""
         self.name = name
-        """What the gather is called whose part is performed."""
+        """Name of the gather to which the part belongs."""
         self.long = long
-        """What seeds derive from where the path is a long one."""
+        """Hashes of the path if it is longer than `PIECE`."""
         self.origin: object = None
-        """The state that is fired; None if the awaiting code is an ordinary coroutine."""
+        """The state that fires; None if the awaiting code is an ordinary coroutine."""
         self.kept: Kept | None = None
-        """What a journal wants to know; None where nobody keeps answers."""
+        """What the journal records; None without a journal."""
         self.replies: Sequence[Reply] = ()
-        """What the model answered in this transition."""
+        """The model's replies in this transition."""
         self.answers: Sequence[tuple[Dialogue, Reply]] = ()
-        """Answers to dialogues that are kept until all parts of a gather are done."""
+        """Replies to append to dialogues once all parts of a gather are done."""
         self._inner = 0
 
     def of_part(self, part: int, name: str | None) -> Transition:
-        """The same transition, for one part of a gather called `name`."""
+        """Return the transition for one part of a gather called `name`."""
         inner = Transition(
             self.session,
             self.caller,
@@ -220,7 +220,7 @@ class Transition:
 
     @property
     def part(self) -> str:
-        """The numbers of the part in one word."""
+        """The numbers of the part as text, such as `2.0`."""
         return ".".join(map(str, self.parts)) if self.parts else ""
 
     @property
@@ -228,7 +228,7 @@ class Transition:
         return Key(self.state, self.firing, self.part)
 
     def new_inner_path(self) -> Path:
-        """The root of the states of an agent that now begins to run as this part of the transition."""
+        """Return the root path for an agent that begins to run in this part of the transition."""
         parts = self.parts or (0,)
         root = (*self.path, self.firing, *(-1 - part for part in parts))
         self._inner += 1

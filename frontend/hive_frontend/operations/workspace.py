@@ -1,4 +1,4 @@
-"""Workspaces: directories that fork with the agent that edits them."""
+"""Workspaces: directories that fork together with the agent that edits them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from pathlib import Path
 from typing import Any
 
 _FICLONE = 0x40049409
-"""The ioctl of Linux that makes a file share the blocks of another until one of them is written."""
+"""Linux ioctl that makes a file share the blocks of another one, copy-on-write."""
 
 
 class Workspace:
-    """A directory of which every branch of a search has its own.
+    """A directory of which every branch of a search has its own copy.
 
         ws = Workspace("designs/fifo")                  # a copy of it
         ws.write("fifo.v", patched)
         log = await tool(simulate, ws)                  # a function that uses ws.path
 
-    When a state forks, the directory is copied: as reflinks where the file system knows them, so that files
-    cost nothing until they change, and else byte by byte. `hard_links=True` links files instead of copying
-    them, which is cheap everywhere and right only if files are replaced, never changed in place: `write`
-    does that, and so do most editors and compilers, but not `open(path, "a")`.
+    When a state forks, the directory is copied: with reflinks if the file system supports them, so that files cost
+    nothing until they change, otherwise byte by byte. `hard_links=True` links files instead of copying them. That is
+    cheap on all file systems, but only correct if files are replaced and never changed in place: `write` replaces
+    them, and so do most editors and compilers, but not `open(path, "a")`.
 
-    The directory lies in the system's folder for temporary files and is deleted with its last reference;
-    `save` copies it to where it stays.
+    The directory is in the system's folder for temporary files, and is deleted with the last reference to the
+    workspace; `save` makes a permanent copy.
     """
 
     def __init__(self, source: str | os.PathLike[str] | None = None, *, hard_links: bool = False) -> None:
@@ -36,23 +36,23 @@ class Workspace:
         if source is not None:
             if not Path(source).is_dir():
                 raise NotADirectoryError(
-                    f"a workspace is made of a directory, which {os.fspath(source)!r} is not"
+                    f"a workspace is made from a directory, and {os.fspath(source)!r} is not one"
                 )
-            # The source is not the workspace's own, and may be changed in place by others.
+            # No hard links here: other programs may change the source in place.
             _copy_tree(Path(source), self.path, hard_links=False)
 
     def _adopt(self) -> None:
         directory = tempfile.mkdtemp(prefix="hive-workspace-")
         self.path: Path = Path(directory)
-        """The directory. Another one after each fork: take it from here whenever it is used."""
+        """The directory. It differs in each fork, so read this attribute whenever you need it."""
         weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
 
     def read(self, name: str) -> str:
-        """The text of a file."""
+        """Return the text of a file."""
         return self._inside(name).read_text(encoding="utf-8")
 
     def write(self, name: str, text: str) -> None:
-        """Put a file in the place of the one called `name`, if there is one."""
+        """Write a file, replacing any file called `name`."""
         target = self._inside(name)
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -65,7 +65,7 @@ class Workspace:
         os.replace(temporary, target)
 
     def save(self, target: str | os.PathLike[str]) -> Path:
-        """Copy the directory to `target`, which must not exist; returns it."""
+        """Copy the directory to `target`, which must not exist, and return its path."""
         Path(target).mkdir(parents=True)
         _copy_tree(self.path, Path(target), hard_links=False)
         return Path(target)
@@ -73,7 +73,7 @@ class Workspace:
     def _inside(self, name: str) -> Path:
         path = self.path / name
         if not path.resolve().is_relative_to(self.path.resolve()):
-            raise ValueError(f"{name!r} lies outside the workspace")
+            raise ValueError(f"{name!r} is outside the workspace: give a path relative to its directory")
         return path
 
     def __fork__(self, memo: dict[int, Any]) -> Workspace:
@@ -100,7 +100,7 @@ def _copy_tree(source: Path, target: Path, *, hard_links: bool) -> None:
 
 
 def _reflink(source: str, target: str) -> bool:
-    """Make `target` share the blocks of `source`, if the file system can."""
+    """Make `target` share the blocks of `source`; return whether the file system supports it."""
     try:
         import fcntl
     except ImportError:

@@ -45,7 +45,7 @@ def is_repeated(operation: object) -> bool:
     """Whether an operation calls a function that is called again when a run is resumed (`redo=True`)."""
     match operation:
         case Tool():
-            return operation.rebuilds
+            return operation.must_repeat
         case Gather():
             return any(map(is_repeated, operation.parts))
     return False

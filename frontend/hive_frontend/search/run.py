@@ -51,14 +51,14 @@ class Run(RunRecord):
         self.raise_if_all_dropped()
         self.report("finished")
 
-    async def search_new(
+    async def start_search(
         self, agent: SearchedAgent, arguments: dict[str, Any], caller: Caller, transition: Transition
     ) -> State:
         """Run another agent from its start, as part of a transition; return its best final state."""
         code = functools.partial(process.start, agent.program, arguments)
         return await self._search_inside(agent, code, None, None, caller, transition)
 
-    async def search_on(
+    async def resume_search(
         self,
         agent: SearchedAgent,
         waiting: Waiting,

@@ -117,13 +117,13 @@ class Search:
             "search", self.agent.name, supervisor=type(self._supervisor).__name__, state=first.id
         ) as span:
             await self._explore(first)
-            span.note(finals=len(self.finals), dead=len(self.dead))
+            span.set(finals=len(self.finals), dead=len(self.dead))
 
     async def _explore(self, first: State) -> None:
         self._first = first
         for context in (self._base, self._fresh, first.waiting and first.waiting.context):
             if context is not None:
-                telemetry.hand_over(context)
+                telemetry.make_current_in(context)
         token = enter(self._scope)
         try:
             self._supervisor.init([first])

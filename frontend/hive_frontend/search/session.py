@@ -253,7 +253,7 @@ class Session:
             model=request.model,
         ) as span:
             done = await send(client, request, self._listener(call, transition, agent))
-            span.note(
+            span.set(
                 tokens_generated=done.tokens_generated,
                 tokens_replayed=done.tokens_replayed,
                 finish_reason=done.finish_reason,

@@ -1,1 +1,1 @@
-"""What a run looks like: its tree of states, a live view, and a trace of its events."""
+"""Views of a run: its search tree, a live view in the terminal, and a trace of its events."""

@@ -1,4 +1,4 @@
-"""A run as it goes on, in a terminal."""
+"""A live view of a run in the terminal."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _STYLES = {"committed": "cyan", "final": "bold green", "dead": "red"}
 
 
 class LiveView:
-    """Shows states fired, states alive, the best score, tokens and time while a run goes on.
+    """Shows states fired, states alive, the best score, tokens and time during a run.
 
         with LiveView() as view:
             result = run(my_agent, ..., model=..., on_event=view.on_event)
 
-    One view may follow several runs in turn; set `title` to say which. Where the output is no terminal, it
+    One view can show several runs in turn; set `title` to tell them apart. If the output is not a terminal, the view
     prints a plain line every `every_s` seconds and one at the end of each run.
     """
 
@@ -60,7 +60,7 @@ class LiveView:
             self._live = None
 
     def on_event(self, event: Event) -> None:
-        """Take an event of a run; pass this method as `on_event`."""
+        """Show an event of a run; pass this method as `on_event`."""
         self._progress = event.progress
         if event.kind in _STYLES and event.step is not None:
             self._recent = (*self._recent[-5:], event)
@@ -100,10 +100,10 @@ def _facts(progress: Progress) -> list[tuple[str, str]]:
 
 
 def _recent_line(event: Event) -> Text:
-    """One line about a transition. What models write is shown as it is, never read as markup."""
-    said = event.detail if event.kind != "committed" and event.detail else " | ".join(event.replies)
+    """Return one line about a transition. Text of models is shown literally, never as markup."""
+    text = event.detail if event.kind != "committed" and event.detail else " | ".join(event.replies)
     # Control characters of a model's answer must not reach the terminal.
-    clean = "".join(char if char.isprintable() else " " for char in said)
+    clean = "".join(char if char.isprintable() else " " for char in text)
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(f"{event.step:>12} ", style=_STYLES[event.kind])
     line.append(clean)

@@ -1,4 +1,4 @@
-"""Traces: every event of a run in a file, a line of JSON each."""
+"""Traces: a file with every event of a run as a line of JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hive_frontend.search.events import Event
 
 
 class Trace:
-    """Writes the events of one run. Lines come as the events happen, so that a file can be followed."""
+    """Writes the events of one run as they happen, so that the file can be followed."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
@@ -22,7 +22,7 @@ class Trace:
 
     def __enter__(self) -> Trace:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        # A line is handed on when it is whole.
+        # Line-buffered: readers see whole lines only.
         self._file = self._path.open("w", encoding="utf-8", buffering=1)
         return self
 
@@ -33,12 +33,12 @@ class Trace:
             self._file.close()
 
     def on_event(self, event: Event) -> None:
-        """Write one event: its own fields, and those of the progress beside them."""
+        """Write one event: its own fields and those of its progress in one object."""
         if self._file is None:
             return
         fields = {name: value for name, value in asdict(event).items() if value is not None}
         line = {**fields.pop("progress"), **fields}
-        # JSON knows no infinity, which a score may be.
+        # A score may be infinite, for which JSON has no number.
         line = {
             name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in line.items()

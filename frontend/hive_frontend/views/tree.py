@@ -1,4 +1,4 @@
-"""The search tree as a page: one self-contained HTML file, readable without scripts or network."""
+"""The search tree as a web page: one self-contained HTML file, readable without scripts or network."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from hive_frontend.compiler.flow_graph import YIELD
 from hive_frontend.search.search_tree import SearchTree, TreeNode
 
 _OPEN_NODES = 400
-"""Trees with more nodes start with all but the branch of the best result folded."""
+"""Trees with more nodes are folded at first, except for the branch of the best result."""
 _LONG = 600
-"""Characters of a text that are shown without unfolding it."""
-_GLIMPSE = 80
-"""Characters of a folded prompt that are shown: of its last line, where what is asked tends to stand."""
+"""Characters of a text that are shown while it is folded."""
+_PREVIEW = 80
+"""Characters of a folded prompt that are shown, from its last line, which usually has the question."""
 _SHORT = 40
-"""Characters of an answer that may stand beside others."""
+"""Most characters of an answer that is shown side by side with others."""
 
 
 def write_tree(tree: SearchTree, path: str | Path, *, title: str | None = None) -> Path:
-    """Write the page for `tree` to `path`; returns the path."""
+    """Write the page of `tree` to `path`, and return the path."""
     target = Path(path)
     target.write_text(render_tree(tree, title=title), encoding="utf-8")
     return target
 
 
 def render_tree(tree: SearchTree, *, title: str | None = None) -> str:
-    """The page for `tree`: an overview of its shape, and an outline of its states with all they say.
+    """Return the page of `tree`: an overview of its shape, and an outline of its states with their texts.
 
-    Everything that comes from programs and models is escaped.
+    All text of programs and models is escaped.
     """
     return _Page(tree, title or f"Search tree of {tree.agent}").html()
 
@@ -44,7 +44,7 @@ class _Page:
         self._names = {node.id: node.name for node in tree.nodes}
         self._agents: dict[str | None, str] = {node.id: node.agent for node in tree.nodes}
         for id, children in self._children.items():
-            # What worked for a step comes before what the step led to.
+            # Agents that worked within a step come before the states to which the step led.
             children.sort(key=lambda child: child.agent == self._agents.get(id, tree.agent))
         self._numbers = {node.id: number for number, node in enumerate(tree.nodes)}
 
@@ -78,7 +78,7 @@ class _Page:
         ]
         return "<p>" + "".join(f'<span class="fact {kind}">{text}</span>' for kind, text in facts) + "</p>"
 
-    # The overview: a small drawing of the whole tree, whose dots lead to the outline
+    # The overview: a small drawing of the whole tree, whose dots link to the outline
 
     def _overview(self) -> str:
         places = self._places()
@@ -111,13 +111,13 @@ class _Page:
         )
 
     def _places(self) -> dict[str, tuple[float, int]]:
-        """Column and row of each node: leaves side by side, parents in the middle above their children."""
+        """Return column and row of each node: leaves side by side, parents centred above their children."""
         depth: dict[str, int] = {}
         for node in self._tree.nodes:
             depth[node.id] = depth[node.parent] + 1 if node.parent is not None else 0
         columns: dict[str, float] = {}
         leaves = 0
-        # In this order a node comes when its children are done, and leaves come from left to right.
+        # In this order children precede their parents, and leaves are ordered from left to right.
         for node in self._depth_first():
             below = [columns[child.id] for child in self._children.get(node.id, [])]
             columns[node.id] = (below[0] + below[-1]) / 2 if below else leaves
@@ -125,7 +125,7 @@ class _Page:
         return {id: (column, depth[id]) for id, column in columns.items()}
 
     def _depth_first(self) -> list[TreeNode]:
-        """All nodes, children before their parents. Without recursion: a search may be thousands deep."""
+        """Return all nodes, children before parents. Without recursion: a tree may be thousands of levels deep."""
         order: list[TreeNode] = []
         stack = list(self._children.get(None, []))
         while stack:
@@ -151,7 +151,8 @@ class _Page:
         return "".join(parts[node.id] for node in self._children.get(None, []))
 
     def _classes(self, node: TreeNode) -> str:
-        """How a node is drawn: by its status, on the way to the best result or not, in another agent or not."""
+        """Return the CSS classes of a node: its status, whether it leads to the best result, whether it is another
+        agent's."""
         best = " best" if node.id in self._best else ""
         return node.status + best + (" inner" if node.agent != self._tree.agent else "")
 
@@ -174,15 +175,15 @@ class _Page:
                 f'<span class="chip replayed" title="tokens from the Logits Cache">'
                 f"{node.tokens_replayed:,} replayed</span>"
             )
-        # A row is headed by the step that led here, because its answer is what the row shows; where another
-        # agent sets in, by that agent.
+        # The heading of a row is the step that led to the state, because the row shows the answer of this step; for the
+        # first state of another agent it is that agent.
         step = "start" if node.parent is None else self._names[node.parent]
         if node.agent != self._agents.get(node.parent, self._tree.agent):
             step = node.agent
         place = f"state {node.id} of agent {node.agent}, now at {node.name}" + (
             "" if node.line is None else f" in line {node.line}"
         )
-        # An answer that is returned as it is stands there as the result.
+        # A reply that is returned unchanged is shown once, as the result.
         texts = (
             [] if node.value is not None and node.value in map(repr, node.replies) else _replies(node.replies)
         )
@@ -199,7 +200,7 @@ class _Page:
 
 
 def _replies(replies: list[str]) -> list[str]:
-    """Answers one below the other, or side by side where several short ones came at once, as votes do."""
+    """Return answers one below the other, or side by side if they are several short ones, such as votes."""
     if len(replies) > 1 and all(len(reply) <= _SHORT and "\n" not in reply.strip() for reply in replies):
         votes = "".join(f'<span class="vote">{escape(reply.strip())}</span>' for reply in replies)
         return [f'<span class="text reply">{votes}</span>']
@@ -216,7 +217,7 @@ def _text(text: str, kind: str) -> str:
 
 
 def _folded(prompts: list[str], name: str) -> str:
-    """The prompts of the calls that a state waits for, folded; equal ones once."""
+    """Return the folded prompts of the calls that a state waits for; equal prompts once, with their count."""
     if not prompts:
         return ""
     counts = {prompt: prompts.count(prompt) for prompt in prompts}
@@ -224,11 +225,11 @@ def _folded(prompts: list[str], name: str) -> str:
         f"<pre>{escape(prompt)}</pre>" + (f"<i>&#215; {count}</i>" if count > 1 else "")
         for prompt, count in counts.items()
     )
-    ends = next(iter(counts)).rstrip().rpartition("\n")[2]
-    glimpse = ends if len(ends) <= _GLIMPSE else f"{ends[:_GLIMPSE]}…"
+    last_line = next(iter(counts)).rstrip().rpartition("\n")[2]
+    preview = last_line if len(last_line) <= _PREVIEW else f"{last_line[:_PREVIEW]}…"
     return (
         f'<details class="prompt"><summary>then <b>{escape(name)}</b> '
-        f"<span>{escape(glimpse)}</span></summary>{shown}</details>"
+        f"<span>{escape(preview)}</span></summary>{shown}</details>"
     )
 
 

@@ -1,1 +1,1 @@
-"""The client for servers that speak HTTP, a module for each group of routes."""
+"""The client for HTTP servers, with a module for each group of routes."""

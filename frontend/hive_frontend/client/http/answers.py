@@ -1,4 +1,4 @@
-"""What servers answer, as completions."""
+"""Parsing of servers' answers into completions."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from hive_frontend.errors import ModelError
 
 
 def as_dict(value: Any) -> Json:
-    """`value` if it is an object, or else an empty one."""
+    """Return `value` if it is a dict, otherwise an empty dict."""
     return value if isinstance(value, dict) else {}
 
 
-Read = tuple[int, int]
-"""What a server read to make an answer: tokens of the prompt, and those of them that it had in its prefix cache."""
-NOTHING_READ: Read = (0, 0)
+PromptUsage = tuple[int, int]
+"""Number of prompt tokens, and how many of them were hits in the server's prefix cache."""
+NO_USAGE: PromptUsage = (0, 0)
 
 
-def read_of(prompt: Any, cached: Any) -> Read:
-    """What a server read, of which it need not tell anything."""
+def prompt_usage(prompt: Any, cached: Any) -> PromptUsage:
+    """Return the usage that a server reports; zeros for counts that it does not report."""
     if not isinstance(prompt, int):
-        return NOTHING_READ
+        return NO_USAGE
     if not isinstance(cached, int):
         return prompt, 0
     return prompt, cached if cached < prompt else prompt
 
 
-def read_usage(usage: Any) -> Read:
-    """What the `usage` of OpenAI's endpoints says that a request read; once, however many choices it asked for."""
+def read_usage(usage: Any) -> PromptUsage:
+    """Parse the `usage` of OpenAI's endpoints, which counts the prompt once for all choices."""
     usage = as_dict(usage)
-    return read_of(
+    return prompt_usage(
         usage.get("prompt_tokens"), as_dict(usage.get("prompt_tokens_details")).get("cached_tokens")
     )
 
@@ -43,13 +43,14 @@ def completion_of(
     meta: Json,
     used: Any,
     finish: Any,
-    read: Read,
+    usage: PromptUsage,
     prompt_ids: Sequence[int] = (),
     output_ids: Sequence[int] = (),
 ) -> Completion:
-    """An answer, given what its server says of it in `meta_info`, of the tokens used and read, and of its end."""
+    """Return an answer as a `Completion`: `meta` is its `meta_info`, `used` its number of tokens, `finish` its reason
+    to stop."""
     if not isinstance(text, str):
-        raise ModelError(f"the server's answer holds no text but {text!r}")
+        raise ModelError(f"the server's answer has no text, but {text!r}")
     hive = as_dict(meta.get("hive"))
     generated = hive.get("tokens_generated", meta.get("completion_tokens", used))
     reason = finish.get("type") if isinstance(finish, dict) else finish
@@ -60,12 +61,12 @@ def completion_of(
         None if reason is None else str(reason),
         prompt_ids,
         output_ids,
-        *read,
+        *usage,
     )
 
 
 def read_generated(answer: Json, prompt_ids: Sequence[int] = ()) -> Completion:
-    """An answer of `/generate`. Where the server tells no tokens of the answer, none are told of the prompt."""
+    """Parse an answer of `/generate`. `prompt_ids` are kept only if the server reports the tokens of the answer."""
     meta = as_dict(answer.get("meta_info"))
     output_ids = answer.get("output_ids")
     return completion_of(
@@ -73,31 +74,31 @@ def read_generated(answer: Json, prompt_ids: Sequence[int] = ()) -> Completion:
         meta,
         meta.get("completion_tokens"),
         meta.get("finish_reason"),
-        read_of(meta.get("prompt_tokens"), meta.get("cached_tokens")),
+        prompt_usage(meta.get("prompt_tokens"), meta.get("cached_tokens")),
         () if output_ids is None else prompt_ids,
         () if output_ids is None else output_ids,
     )
 
 
 def choices_of(answer: Json) -> list[Any]:
-    """The choices of OpenAI's endpoints, at least one."""
+    """Return the choices in an answer of OpenAI's endpoints; `ModelError` if there are none."""
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices:
-        raise ModelError(f"the server's answer holds no choice: {as_json(answer).decode()[:200]}")
+        raise ModelError(f"the server's answer has no choices: {as_json(answer).decode()[:200]}")
     return choices
 
 
-def read_choice(choice: Json, used: Any, read: Read) -> Completion:
-    """One of the choices, which took `used` tokens."""
+def read_choice(choice: Json, used: Any, usage: PromptUsage) -> Completion:
+    """Parse one choice, of `used` tokens."""
     text = as_dict(choice["message"]).get("content") if "message" in choice else choice.get("text")
     # A model that stopped at once, or was cut off while thinking, leaves the content empty or null.
     return completion_of(
-        text or "", as_dict(choice.get("meta_info")), used, choice.get("finish_reason"), read
+        text or "", as_dict(choice.get("meta_info")), used, choice.get("finish_reason"), usage
     )
 
 
-def shares(used: Any, count: int) -> list[Any]:
-    """The tokens of several choices: servers tell their sum, so each has an equal share."""
+def split_evenly(used: Any, count: int) -> list[Any]:
+    """Split the tokens used among several choices: servers report only the sum."""
     if not isinstance(used, int):
         return [used] * count
     each, rest = divmod(used, count)
@@ -105,10 +106,10 @@ def shares(used: Any, count: int) -> list[Any]:
 
 
 def invalid_answer(url: str, sampling: Sampling, text: str) -> InvalidAnswer:
-    """The error for an answer that the grammar does not allow."""
+    """Return the error for an answer that the grammar does not allow."""
     what = "choices" if sampling.choices else "regex"
     return InvalidAnswer(
-        f"{url}: the answer {text[:200]!r} is not what {what} allows; the server does not know it, or did not keep to "
-        "it. Ask for it in the prompt, too, and have the call tried again: @agent(retries=2)",
+        f"{url}: {what} does not allow the answer {text[:200]!r}; the server does not support {what}, or ignored it. "
+        "State the format in the prompt, too, and retry the call: @agent(retries=2)",
         text=text,
     )

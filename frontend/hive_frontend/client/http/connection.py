@@ -1,4 +1,4 @@
-"""What a client holds in an event loop: connections to a server, and work that calls share."""
+"""The resources of a client in one event loop: connections to a server, and tasks that calls share."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ import aiohttp
 
 _CONNECT_S = 10.0
 _KEEPALIVE_S = 4.0
-"""Uvicorn, which serves most models, closes connections that are idle for 5 s."""
+"""Uvicorn, on which most model servers run, closes connections that are idle for 5 s."""
 
 
 class Connection:
-    """The connections of `owner` in the running event loop. They are let go with `owner` at the latest."""
+    """The connections of `owner` in the running event loop. They are closed when `owner` is garbage-collected."""
 
     def __init__(self, owner: object, headers: Mapping[str, str], proxy: str | None) -> None:
         self.http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
             headers=headers,
-            # Nobody here knows cookies; and what is not compressed need not be taken apart.
+            # Cookies are not used, and uncompressed answers are faster to read.
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("Accept-Encoding", "User-Agent"),
             proxy=proxy,
         )
         self.lock = asyncio.Lock()
-        """Held while something is looked up that concurrent calls need only once."""
+        """Held during look-ups whose result concurrent calls share."""
         self.tasks: dict[Any, asyncio.Task[Any]] = {}
-        """Work that several calls may wait for, and work that nobody waits for."""
+        """Running tasks that several calls wait for, and background tasks."""
         self.forming: dict[Any, Any] = {}
-        """Calls of this turn of the event loop that may travel together."""
-        self._end_with_owner = weakref.finalize(owner, _let_go, self.http, asyncio.get_running_loop())
+        """Calls of this turn of the event loop that may be merged."""
+        self._close_with_owner = weakref.finalize(owner, _close_http, self.http, asyncio.get_running_loop())
 
     def start(self, key: Any, task: asyncio.Task[Any]) -> None:
-        """Keep a task until it is done. Its error is nobody's when all that waited for it have gone."""
+        """Keep a task until it is done. Its error is dropped if all calls that waited for it were cancelled."""
         self.tasks[key] = task
         task.add_done_callback(lambda done: self._end(key, done))
 
@@ -49,19 +49,19 @@ class Connection:
             task.exception()
 
     async def aclose(self) -> None:
-        """Let go, within the event loop."""
-        self._end_with_owner.detach()
+        """Close the connections, within the event loop."""
+        self._close_with_owner.detach()
         for task in list(self.tasks.values()):
             task.cancel()
         await self.http.close()
 
     def abandon(self) -> None:
-        """Let go after the end of the event loop."""
-        self._end_with_owner()
+        """Close the connections after the end of the event loop."""
+        self._close_with_owner()
 
 
-def _let_go(http: aiohttp.ClientSession, loop: asyncio.AbstractEventLoop) -> None:
-    """Close what nobody has closed, without aiohttp's complaint: in its loop, or by hand where that has ended."""
+def _close_http(http: aiohttp.ClientSession, loop: asyncio.AbstractEventLoop) -> None:
+    """Close a session that was left open, so that aiohttp does not warn: in its loop, or directly if that has ended."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(lambda: loop.create_task(http.close()))
         return
@@ -70,7 +70,7 @@ def _let_go(http: aiohttp.ClientSession, loop: asyncio.AbstractEventLoop) -> Non
 
 
 def proxy_of(url: str) -> str | None:
-    """The proxy that the environment names for `url`. (aiohttp's `trust_env` would look at every request.)"""
+    """Return the proxy for `url` from the environment. (aiohttp's `trust_env` would look it up for every request.)"""
     parts = urlsplit(url)
     if urllib.request.proxy_bypass(parts.netloc):
         return None

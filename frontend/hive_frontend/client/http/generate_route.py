@@ -1,4 +1,4 @@
-"""`POST /generate` of SGLang: one answer, or one each for several calls that differ in their seeds."""
+"""SGLang's `POST /generate`: one answer, or one for each of several calls that differ only in their seeds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hive_frontend.client.http.answers import as_dict, read_generated
-from hive_frontend.client.http.merging import Ask, give_up_begun, next_attempt
+from hive_frontend.client.http.merging import PendingCall, fail_started, next_attempt
 from hive_frontend.client.http.streamed import StreamedText
 from hive_frontend.client.http.transport import Transport
 from hive_frontend.client.json_text import Json
@@ -14,67 +14,67 @@ from hive_frontend.errors import ModelError
 
 PATH = "/generate"
 _NEVER = 2**31 - 1
-"""Tokens between two events of a stream of which only the end is wanted."""
+"""Stream interval, in tokens, of a stream of which only the end is needed."""
 
 
 class GenerateRoute:
-    """Asks the server behind `transport`."""
+    """Sends requests to `/generate` of the server behind `transport`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     async def draw(
-        self, ask: Ask, body: Json, attempts: int, headers: Mapping[str, str] | None
+        self, call: PendingCall, body: Json, attempts: int, headers: Mapping[str, str] | None
     ) -> Json | None:
-        """The answer to one call; None if the server has no such route."""
-        if ask.text is None:
+        """Return the answer to one call; None if the server does not have the route."""
+        if call.text is None:
             return await self._transport.send(
                 "POST", PATH, body, attempts=attempts, headers=headers, missing_ok=True
             )
-        # The server would only take away what has not been sent yet: StreamedText ends texts at stop strings.
+        # The server can only trim text that it has not sent yet, so StreamedText ends texts at stop strings instead.
         body["sampling_params"]["no_stop_trim"] = True
         body["stream"] = True
-        growing = _Growing(ask.text)
+        streamed = _StreamedAnswer(call.text)
         if not await self._transport.events(
-            PATH, body, growing.take, attempts=attempts, headers=headers, missing_ok=True
+            PATH, body, streamed.take, attempts=attempts, headers=headers, missing_ok=True
         ):
             return None
-        answer = growing.answer()
+        answer = streamed.answer()
         if answer is None:
             raise self._cut_off()
         return answer
 
-    async def draw_together(
+    async def draw_batch(
         self,
-        asks: Sequence[Ask],
+        calls: Sequence[PendingCall],
         text: str,
         settings: Json,
         adapter: str | None,
         seeds: Sequence[int],
         attempts: int,
     ) -> bool:
-        """Settle calls that go on with one text, each with its seed; False if the server has no such route. Those that
-        it leaves waiting get no answer this way.
+        """Settle calls that continue the same text, each with its own seed; False if the server does not have the
+        route. Calls that are still waiting afterwards cannot be answered this way.
 
-        SGLang tells nothing of a list before all of it is done, unless it streams. So it does, and of calls that want
-        no stream it is asked to send the first token and the end.
+        Without streaming, SGLang answers a list only when all of it is done. So the request always streams; if no call
+        needs a stream, the server sends only the first token and the end of each answer.
         """
-        seed_of = dict(zip(asks, seeds, strict=True))
-        sent: list[Ask] = []
-        growing: list[_Growing] = []
+        seed_of = dict(zip(calls, seeds, strict=True))
+        sent: list[PendingCall] = []
+        streamed: list[_StreamedAnswer] = []
 
         def body() -> Json:
-            sent[:] = next_attempt(asks, self._give_up)
-            growing[:] = [_Growing(ask.text) for ask in sent]
-            streams = asks[0].text is not None
+            sent[:] = next_attempt(calls, self._abort)
+            streamed[:] = [_StreamedAnswer(call.text) for call in sent]
+            streams = calls[0].text is not None
             own = {"no_stop_trim": True} if streams else {"stream_interval": _NEVER}
             listed: Json = {
                 "text": [text] * len(sent),
-                "sampling_params": [{**settings, **own, "sampling_seed": seed_of[ask]} for ask in sent],
+                "sampling_params": [{**settings, **own, "sampling_seed": seed_of[call]} for call in sent],
                 "stream": True,
             }
             if len(sent) > 1:
-                listed["rid"] = [ask.rid for ask in sent]
+                listed["rid"] = [call.rid for call in sent]
             if adapter is not None:
                 listed["lora_path"] = [adapter] * len(sent)
             return listed
@@ -82,19 +82,19 @@ class GenerateRoute:
         def take(event: Json) -> None:
             self._transport.check_event(PATH, event)
             number = event.get("index", 0)
-            ask = sent[number]
-            if not ask.waits:
+            call = sent[number]
+            if not call.is_waiting:
                 return
-            ask.begun = ask.text is not None
-            growing[number].take(event)
-            answer = growing[number].answer()
+            call.started = call.text is not None
+            streamed[number].take(event)
+            answer = streamed[number].answer()
             if answer is not None:
-                ask.settle(read_generated(answer))
+                call.settle(read_generated(answer))
 
         def end() -> None:
-            for ask in asks:
-                if ask.begun:
-                    ask.settle(self._cut_off())
+            for call in calls:
+                if call.started:
+                    call.settle(self._cut_off())
 
         return await self._transport.stream(
             PATH,
@@ -102,13 +102,13 @@ class GenerateRoute:
             take,
             on_end=end,
             attempts=attempts,
-            may_repeat=lambda error: give_up_begun(asks, error),
+            may_retry=lambda error: fail_started(calls, error),
             missing_ok=True,
         )
 
-    async def _give_up(self, ask: Ask) -> None:
+    async def _abort(self, call: PendingCall) -> None:
         await self._transport.send(
-            "POST", "/abort_request", {"rid": ask.rid}, attempts=1, missing_ok=True, may_wait=False
+            "POST", "/abort_request", {"rid": call.rid}, attempts=1, missing_ok=True, wait_for_restart=False
         )
 
     def _cut_off(self) -> ModelError:
@@ -117,9 +117,9 @@ class GenerateRoute:
         )
 
 
-class _Growing:
-    """An answer that comes in events. With --incremental-streaming-output they hold what is new, otherwise all that
-    came so far."""
+class _StreamedAnswer:
+    """An answer that arrives in events. With --incremental-streaming-output an event has the new text only, otherwise
+    all text so far."""
 
     def __init__(self, text: StreamedText | None) -> None:
         self._text = text or StreamedText(lambda piece: None, ())
@@ -128,7 +128,7 @@ class _Growing:
         self._last: Json = {}
 
     def take(self, event: Json) -> None:
-        """The next event."""
+        """Process the next event."""
         self._last = event
         new_ids = event.get("output_ids") or []
         if len(new_ids) < as_dict(event.get("meta_info")).get("completion_tokens", 0):
@@ -139,10 +139,10 @@ class _Growing:
             self._text.grow(event["text"])
 
     def answer(self) -> Json | None:
-        """The last event, made to look like the answer that is not streamed; None as long as there is none."""
+        """Return the complete answer in the format of an answer that is not streamed; None if it is not complete."""
         finish: Any = as_dict(as_dict(self._last.get("meta_info")).get("finish_reason"))
         if not finish:
             return None
-        # Of what nobody watches the server has taken the stop string away.
+        # Without `no_stop_trim` the server has already removed the stop string.
         text = self._text.finish(finish.get("matched")) if self._streams else self._text.text
         return {**self._last, "text": text, "output_ids": self._ids}

@@ -1,16 +1,16 @@
-"""`POST /hive/generate`: one request renders a dialogue, and draws one answer or many."""
+"""`POST /hive/generate`: one request renders a dialogue, and draws one or more answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hive_frontend.client.body_fields import grammar_fields, message_fields, sampling_fields
 from hive_frontend.client.http.answers import as_dict, read_generated
-from hive_frontend.client.http.merging import Ask, give_up_begun, next_attempt, waiting
+from hive_frontend.client.http.merging import PendingCall, fail_started, next_attempt, waiting
 from hive_frontend.client.http.prompts import Prompt, PromptCache
 from hive_frontend.client.http.transport import Transport, is_transient_status, message_of
 from hive_frontend.client.json_text import Json
-from hive_frontend.client.spelling import grammar_of, settings_of, spelled
 from hive_frontend.errors import ModelError
 from hive_frontend.wire import custom_params
 
@@ -18,7 +18,7 @@ PATH = "/hive/generate"
 
 
 class HiveGenerate:
-    """Asks the server behind `transport`; `tag_of` says who makes a request."""
+    """Sends requests to `/hive/generate` of the server behind `transport`; `tag_of` returns the tag of a request."""
 
     def __init__(
         self, transport: Transport, prompts: PromptCache, tag_of: Callable[[Any], Mapping[str, Any]]
@@ -27,9 +27,9 @@ class HiveGenerate:
         self._prompts = prompts
         self._tag_of = tag_of
 
-    async def draw(self, asks: Sequence[Ask], adapter: str | None, attempts: int) -> bool:
-        """Settle `asks`, which ask for the same; False if the server has no such route."""
-        drawing = _Drawing(self._transport, self._prompts, self._tag_of, asks, adapter)
+    async def draw(self, calls: Sequence[PendingCall], adapter: str | None, attempts: int) -> bool:
+        """Settle `calls`, which differ only in seed and tag; False if the server does not have the route."""
+        drawing = _Drawing(self._transport, self._prompts, self._tag_of, calls, adapter)
         try:
             return await self._transport.stream(
                 PATH,
@@ -37,66 +37,67 @@ class HiveGenerate:
                 drawing.take,
                 on_end=drawing.end,
                 attempts=attempts,
-                may_repeat=drawing.may_repeat,
+                may_retry=drawing.may_retry,
                 form="lines",
                 missing_ok=True,
             )
         except ModelError:
-            # What the server said of one of them says more than how the last attempt ended.
-            for ask in asks:
-                if ask.error is not None:
-                    ask.settle(ask.error)
-            if waiting(asks):
+            # The server's error for a call says more than the error that ended the last attempt.
+            for call in calls:
+                if call.error is not None:
+                    call.settle(call.error)
+            if waiting(calls):
                 raise
             return True
 
 
 class _Drawing:
-    """One request, in as many attempts as it takes: each asks for what has not been answered."""
+    """One request with its retries. Each attempt sends the calls that have no answer yet."""
 
     def __init__(
         self,
         transport: Transport,
         prompts: PromptCache,
         tag_of: Callable[[Any], Mapping[str, Any]],
-        asks: Sequence[Ask],
+        calls: Sequence[PendingCall],
         adapter: str | None,
     ) -> None:
         self._transport = transport
         self._what = f"POST {transport.url}{PATH}"
         self._prompts = prompts
         self._tag_of = tag_of
-        self._asks = asks
+        self._calls = calls
         self._adapter = adapter
-        self._sent: list[Ask] = []
+        self._sent: list[PendingCall] = []
         self._prefix: Sequence[int] = ()
         self._prompt_ids: Sequence[int] = ()
-        self._passing: int | None = None
-        """Why one of this attempt has failed alone, if it is something that passes."""
+        self._transient_status: int | None = None
+        """Status of a single call of this attempt that failed transiently, if any did."""
 
     def body(self) -> Json:
-        """The request for all that still wait."""
-        self._sent = asks = next_attempt(self._asks, self._give_up)
-        self._passing = None
-        request = asks[0].request
-        streams = asks[0].text is not None
-        tags = [self._tag_of(ask.request) for ask in asks]
+        """Return the body of the next attempt, for all calls that are still waiting."""
+        self._sent = calls = next_attempt(self._calls, self._abort)
+        self._transient_status = None
+        request = calls[0].request
+        streams = calls[0].text is not None
+        tags = [self._tag_of(call.request) for call in calls]
         shared = dict(tags[0])
         for tag in tags[1:]:
             shared = {name: value for name, value in shared.items() if tag.get(name) == value}
-        settings = settings_of(request.sampling)
-        settings |= grammar_of(request.sampling)
+        settings = sampling_fields(request.sampling)
+        settings |= grammar_fields(request.sampling)
         settings["max_new_tokens"] = request.sampling.max_tokens
         settings["custom_params"] = custom_params(shared)
         if streams:
-            # The server would only take away what has not been sent yet: StreamedText ends texts at stop strings.
+            # The server can only trim text that it has not sent yet, so StreamedText ends texts at stop strings
+            # instead.
             settings["no_stop_trim"] = True
         body: Json = {"sampling_params": settings, "stream": streams}
         if request.prompt is not None:
             body["text"] = request.prompt
         else:
-            body["messages"] = spelled(request.messages)
-            # A prompt that is known is to be the same again, so it begins as it began the first time.
+            body["messages"] = message_fields(request.messages)
+            # A known prompt must be rendered to the same tokens again, so it begins with the same prefix as before.
             known = self._prompts.get(request.session, request.messages)
             self._prefix = (
                 self._prompts.prefix(request.session, request.messages)
@@ -108,59 +109,59 @@ class _Drawing:
         if self._adapter is not None:
             body["lora_path"] = self._adapter
         body["samples"] = [
-            _sample(ask, {name: value for name, value in tag.items() if name not in shared})
-            for ask, tag in zip(asks, tags, strict=True)
+            _sample(call, {name: value for name, value in tag.items() if name not in shared})
+            for call, tag in zip(calls, tags, strict=True)
         ]
         return body
 
     def take(self, line: Json) -> None:
-        """What the server says of the prompt, or of one of the answers."""
+        """Process a line of the answer: about the prompt, or about one of the calls."""
         if "prompt" in line:
             self._take_prompt(line["prompt"])
             return
         index = line.get("index")
         if not isinstance(index, int) or not 0 <= index < len(self._sent):
             raise ModelError(f"{self._what}: {_why(line)}", status=_status(line))
-        ask = self._sent[index]
-        if not ask.waits:
+        call = self._sent[index]
+        if not call.is_waiting:
             return
         if "error" in line:
-            ask.error = ModelError(
+            call.error = ModelError(
                 f"{self._what}: the server answered {_status(line)}: {message_of(line)}", status=_status(line)
             )
-            if ask.begun or not is_transient_status(_status(line) or 0):
-                ask.settle(ask.error)
+            if call.started or not is_transient_status(_status(line) or 0):
+                call.settle(call.error)
             else:
-                self._passing = _status(line)
+                self._transient_status = _status(line)
             return
         meta = as_dict(line.get("meta_info"))
         finish = meta.get("finish_reason")
-        if ask.text is not None:
-            ask.begun = True
+        if call.text is not None:
+            call.started = True
             if finish is None:
-                ask.text.grow(line["text"])
+                call.text.grow(line["text"])
                 return
-            ask.text.text = line["text"]
-            line["text"] = ask.text.finish(as_dict(finish).get("matched"))
-        request = ask.request
+            call.text.text = line["text"]
+            line["text"] = call.text.finish(as_dict(finish).get("matched"))
+        request = call.request
         done = read_generated(line, self._prompt_ids)
         if request.prompt is None and done.output_ids:
             self._prompts.add_answer(request.session, request.messages, done.text, done.output_ids)
-        ask.settle(done)
+        call.settle(done)
 
     def end(self) -> int | None:
-        """The status to go by when the stream has ended."""
-        if self._passing is None and waiting(self._asks):
+        """Return the status for which to retry after the end of the stream; None if there is none."""
+        if self._transient_status is None and waiting(self._calls):
             raise ModelError(f"{self._what}: the stream ended before the answer was complete")
-        return self._passing
+        return self._transient_status
 
-    def may_repeat(self, error: ModelError) -> bool:
-        """Whether anything is left to be asked for after an error of the transport."""
-        return give_up_begun(self._asks, error)
+    def may_retry(self, error: ModelError) -> bool:
+        """Return whether any call can be retried after a transport error."""
+        return fail_started(self._calls, error)
 
-    async def _give_up(self, ask: Ask) -> None:
+    async def _abort(self, call: PendingCall) -> None:
         await self._transport.send(
-            "DELETE", f"/hive/requests/{ask.rid}", None, attempts=1, missing_ok=True, may_wait=False
+            "DELETE", f"/hive/requests/{call.rid}", None, attempts=1, missing_ok=True, wait_for_restart=False
         )
 
     def _take_prompt(self, prompt: Json) -> None:
@@ -171,10 +172,10 @@ class _Drawing:
             self._prompts.add(request.session, request.messages, Prompt("", self._prompt_ids, {}, kept))
 
 
-def _sample(ask: Ask, tag: Json) -> Json:
-    sample: Json = {"sampling_seed": ask.request.seed}
-    if ask.rid:
-        sample["rid"] = ask.rid
+def _sample(call: PendingCall, tag: Json) -> Json:
+    sample: Json = {"sampling_seed": call.request.seed}
+    if call.rid:
+        sample["rid"] = call.rid
     if tag:
         sample["hive"] = tag
     return sample
@@ -188,4 +189,4 @@ def _status(line: Json) -> int | None:
 def _why(line: Json) -> str:
     if "error" in line:
         return f"the server answered {_status(line)}: {message_of(line)}"
-    return f"the answer has no sample of index {line.get('index')!r}"
+    return f"the server answered for sample {line.get('index')!r}, which was not requested"

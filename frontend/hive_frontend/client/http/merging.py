@@ -1,7 +1,7 @@
-"""Calls that ask for the same in the same moment, put together so that they can travel as one request.
+"""Merging of concurrent calls that differ only in seed and tag into one HTTP request.
 
-Samples of one state, votes and other calls with one prompt come within one turn of the event loop. Nobody waits longer
-than that turn, so a call that is alone loses nothing.
+Samples of one state, votes and other calls with the same prompt are made within one turn of the event loop. A call
+waits no longer than that turn, so a single call loses nothing.
 """
 
 from __future__ import annotations
@@ -19,85 +19,85 @@ from hive_frontend.errors import HiveError, ModelError
 
 _log = logging.getLogger(__name__)
 
-MOST = 128
-"""Calls that travel together: what OpenAI's servers take, and half of what Hive's take."""
+MAX_MERGED = 128
+"""Most calls in one request: the limit of OpenAI's servers, and half of the limit of Hive's."""
 
 
-Serve = Callable[[Sequence["Ask"]], Awaitable[None]]
-"""Sends one request for several asks, and settles them. What it raises is the error of all that still wait."""
+Serve = Callable[[Sequence["PendingCall"]], Awaitable[None]]
+"""Sends one request for several calls, and settles them. An exception is the error of all that are still waiting."""
 
 
-class Ask:
-    """A call under way."""
+class PendingCall:
+    """A call in flight."""
 
     __slots__ = (
-        "begun",
+        "abandoned",
+        "abort",
+        "answer",
         "error",
-        "give_up",
-        "gone",
         "refused",
         "request",
         "rid",
+        "started",
         "text",
-        "turn",
         "unchecked",
     )
 
     def __init__(self, request: Request, on_text: OnText | None) -> None:
         self.request = request
         self.text = None if on_text is None else StreamedText(on_text, request.sampling.stop)
-        self.turn: asyncio.Future[Completion | None] = asyncio.get_running_loop().create_future()
-        """Ends with the answer, or with None: then the call is to be made alone."""
-        self.begun = False
-        """Whether a piece of the answer was handed on."""
-        self.gone = False
-        """Whether nobody waits any more."""
+        self.answer: asyncio.Future[Completion | None] = asyncio.get_running_loop().create_future()
+        """The answer, or None if the call must be sent separately."""
+        self.started = False
+        """Whether a piece of the answer was delivered."""
+        self.abandoned = False
+        """Whether the caller was cancelled."""
         self.refused = False
-        """Whether the call was refused when it travelled with others."""
+        """Whether the call was refused in a merged request."""
         self.unchecked = False
-        """Whether the server may not have kept to the grammar."""
+        """Whether the server may have ignored the grammar."""
         self.rid = ""
-        """Name of the request at the server, by which it can be given up alone."""
-        self.give_up: Callable[[Ask], Awaitable[None]] | None = None
-        """Tells the server that nobody waits any more, while others of the same request go on."""
+        """Request id at the server, by which the call can be aborted alone."""
+        self.abort: Callable[[PendingCall], Awaitable[None]] | None = None
+        """Aborts the call at the server, while others of the same request continue."""
         self.error: ModelError | None = None
-        """Why there is no answer, if a later attempt does not bring one."""
+        """The error of the last attempt, which counts unless a later attempt succeeds."""
 
     @property
-    def waits(self) -> bool:
-        """Whether an answer is still wanted."""
-        return not self.gone and not self.turn.done()
+    def is_waiting(self) -> bool:
+        """Whether the caller is still waiting for an answer."""
+        return not self.abandoned and not self.answer.done()
 
     async def alone(self, serve: Serve) -> Completion:
-        """Make the call by itself."""
-        self.turn = asyncio.get_running_loop().create_future()
+        """Send the call in a request of its own."""
+        self.answer = asyncio.get_running_loop().create_future()
         await serve([self])
-        done = self.turn.result()
+        done = self.answer.result()
         assert done is not None
         return done
 
     def settle(self, outcome: Completion | BaseException | None) -> None:
-        """Wake the caller, if it waits; None has it make the call alone."""
-        if not self.waits:
+        """Give the outcome to the caller, if it is waiting; None makes it send the call separately."""
+        if not self.is_waiting:
             return
         if isinstance(outcome, BaseException):
-            self.turn.set_exception(outcome)
+            self.answer.set_exception(outcome)
         else:
-            self.turn.set_result(outcome)
+            self.answer.set_result(outcome)
 
 
 class Merger:
-    """Collects the asks of an event loop."""
+    """Merges the calls that are made in one turn of an event loop."""
 
     def __init__(self, transport: Transport, serve: Serve) -> None:
         self._transport = transport
         self._serve = serve
 
-    async def ask(self, ask: Ask, attempts: int) -> Completion:
-        """The answer to a call that is tried `attempts` times."""
-        request = ask.request
-        # What a request says once for all its samples. Sessions have prompts of their own: each knows what was written
-        # to it before.
+    async def answer(self, call: PendingCall, attempts: int) -> Completion:
+        """Return the answer to a call that is tried `attempts` times."""
+        request = call.request
+        # The fields that an HTTP request has once for all its samples. The session is one of them, because the tokens
+        # of a prompt depend on the answers of the session.
         key = (
             request.messages,
             request.prompt,
@@ -105,66 +105,68 @@ class Merger:
             request.session,
             request.model,
             attempts,
-            ask.text is None,
+            call.text is None,
         )
         connection = self._transport.connection()
         group = connection.forming.get(key)
-        if group is None or len(group) >= MOST:
+        if group is None or len(group) >= MAX_MERGED:
             group = connection.forming[key] = []
-            asyncio.get_running_loop().call_soon(self._go, connection.forming, key, group)
-        group.append(ask)
+            asyncio.get_running_loop().call_soon(self._send_group, connection.forming, key, group)
+        group.append(call)
         try:
-            done = await ask.turn
+            done = await call.answer
         except asyncio.CancelledError:
-            ask.gone = True
-            self._leave(group, ask)
+            call.abandoned = True
+            self._leave(group, call)
             raise
-        return await ask.alone(self._serve) if done is None else done
+        return await call.alone(self._serve) if done is None else done
 
-    def _go(self, forming: dict[Hashable, list[Ask]], key: Hashable, group: list[Ask]) -> None:
-        """The turn is over: send what has come together."""
+    def _send_group(
+        self, forming: dict[Hashable, list[PendingCall]], key: Hashable, group: list[PendingCall]
+    ) -> None:
+        """Send the calls that were collected in this turn."""
         if forming.get(key) is group:
             del forming[key]
-        group[:] = [ask for ask in group if ask.waits]
+        group[:] = [call for call in group if call.is_waiting]
         if len(group) == 1:
             group[0].settle(None)
         elif group:
             connection = self._transport.connection()
             connection.start(id(group), asyncio.ensure_future(self._run(group)))
 
-    async def _run(self, group: list[Ask]) -> None:
+    async def _run(self, group: list[PendingCall]) -> None:
         try:
             await self._serve(group)
         except asyncio.CancelledError:
-            for ask in group:
-                ask.turn.cancel()
+            for call in group:
+                call.answer.cancel()
             raise
         except Exception as error:
-            for ask in group:
-                ask.settle(own(error))
+            for call in group:
+                call.settle(copy_error(error))
 
-    def _leave(self, group: list[Ask], ask: Ask) -> None:
+    def _leave(self, group: list[PendingCall], call: PendingCall) -> None:
         connection = self._transport.connection()
         task = connection.tasks.get(id(group))
         if task is None:
             return
-        if not any(other.waits for other in group):
-            # This closes the connection, which ends all of them at the server.
+        if not any(other.is_waiting for other in group):
+            # This closes the connection, which aborts all calls of the request at the server.
             task.cancel()
-        elif ask.give_up is not None:
-            connection.start(ask.rid, asyncio.ensure_future(_told(ask.give_up(ask))))
+        elif call.abort is not None:
+            connection.start(call.rid, asyncio.ensure_future(_try_abort(call.abort(call))))
 
 
-async def _told(telling: Awaitable[None]) -> None:
+async def _try_abort(abort: Awaitable[None]) -> None:
     try:
-        await telling
+        await abort
     except HiveError:
-        # Then the server computes an answer that nobody reads.
-        _log.debug("the server could not be told that a call was given up", exc_info=True)
+        # The server then only wastes the work on this answer.
+        _log.debug("a cancelled call could not be aborted at the server", exc_info=True)
 
 
-def own(error: Exception) -> Exception:
-    """`error` for one of several callers: errors collect tracebacks, so each caller gets one of its own."""
+def copy_error(error: Exception) -> Exception:
+    """Return a copy of `error` for one of several callers, because errors collect tracebacks."""
     if not isinstance(error, HiveError):
         return error
     copied = copy.copy(error)
@@ -172,26 +174,28 @@ def own(error: Exception) -> Exception:
     return copied
 
 
-def next_attempt(asks: Sequence[Ask], give_up: Callable[[Ask], Awaitable[None]]) -> list[Ask]:
-    """Those that still want an answer, with names for this attempt: a server may not have noticed yet that the last
-    one is lost, and takes no name twice. `give_up` tells it of one that leaves."""
-    asks = waiting(asks)
-    name = secrets.token_hex(8) if len(asks) > 1 else ""
-    for number, ask in enumerate(asks):
-        # Of one length: SGLang takes a name for all that begin with it.
-        ask.rid = name and f"{name}-{number:03d}"
-        ask.give_up = give_up if name else None
-    return asks
+def next_attempt(
+    calls: Sequence[PendingCall], abort: Callable[[PendingCall], Awaitable[None]]
+) -> list[PendingCall]:
+    """Return the calls that are still waiting, with new request ids: the server may still be working on the last
+    attempt, and refuses an id that is in use. `abort` aborts one of them at the server."""
+    calls = waiting(calls)
+    name = secrets.token_hex(8) if len(calls) > 1 else ""
+    for number, call in enumerate(calls):
+        # All of the same length: SGLang aborts all requests whose id begins with the given one.
+        call.rid = name and f"{name}-{number:03d}"
+        call.abort = abort if name else None
+    return calls
 
 
-def waiting(asks: Sequence[Ask]) -> list[Ask]:
-    """Those that still want an answer."""
-    return [ask for ask in asks if ask.waits]
+def waiting(calls: Sequence[PendingCall]) -> list[PendingCall]:
+    """Return the calls that are still waiting for an answer."""
+    return [call for call in calls if call.is_waiting]
 
 
-def give_up_begun(asks: Sequence[Ask], error: ModelError) -> bool:
-    """Settle those whose text has begun, for which nothing can be tried again; whether any are left."""
-    for ask in asks:
-        if ask.begun:
-            ask.settle(own(error))
-    return bool(waiting(asks))
+def fail_started(calls: Sequence[PendingCall], error: ModelError) -> bool:
+    """Fail the calls of which a piece was delivered, and so cannot be retried. Return whether any calls are left."""
+    for call in calls:
+        if call.started:
+            call.settle(copy_error(error))
+    return bool(waiting(calls))

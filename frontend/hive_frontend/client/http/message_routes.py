@@ -1,4 +1,4 @@
-"""The routes of a Hive server that make messages and keep them: `/hive/prefill` and `/hive/decode`."""
+"""The routes of a Hive server that make and keep messages: `/hive/prefill` and `/hive/decode`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Literal
 from urllib.parse import quote
 
+from hive_frontend.client.body_fields import grammar_fields, sampling_fields
 from hive_frontend.client.cached_message import CachedMessage, KvUse
 from hive_frontend.client.contract import MessageCall, OnText
-from hive_frontend.client.http.answers import as_dict, completion_of, read_of
+from hive_frontend.client.http.answers import as_dict, completion_of, prompt_usage
 from hive_frontend.client.http.streamed import StreamedText
 from hive_frontend.client.http.transport import Transport
 from hive_frontend.client.json_text import Json
 from hive_frontend.client.prices import Prices
 from hive_frontend.client.reply import Reply
-from hive_frontend.client.spelling import grammar_of, settings_of
 from hive_frontend.errors import ModelError
 from hive_frontend.wire import HEADER_PREFIX, sample_seed
 
@@ -40,7 +40,7 @@ class MessageRoutes:
         attempts: int,
         on_text: OnText | None,
     ) -> CachedMessage:
-        """Have a message made, with a LoRA adapter if one is named; its text goes to `on_text` piece by piece."""
+        """Make a message, with a LoRA adapter if one is named; `on_text` receives its text piece by piece."""
         request = call.request
         path, body = f"/hive/{kind}", _body(kind, call)
         headers = {f"{HEADER_PREFIX}agent": request.agent, f"{HEADER_PREFIX}session": request.session}
@@ -48,14 +48,17 @@ class MessageRoutes:
             body["lora_path"] = adapter
         if kind == "decode":
             if self._replay == "distinct":
-                raise ModelError('decode draws with replacement; it cannot do what replay="distinct" asks')
+                raise ModelError(
+                    'decode draws with replacement, so it does not support replay="distinct": use an HttpClient '
+                    "without it"
+                )
             if self._replay == "off":
                 headers[f"{HEADER_PREFIX}replay"] = "off"
             body["sampling_params"] = {
-                **settings_of(request.sampling),
-                **grammar_of(request.sampling),
+                **sampling_fields(request.sampling),
+                **grammar_fields(request.sampling),
                 "max_new_tokens": request.sampling.max_tokens,
-                # There is no sample number on these routes by which the server could make it.
+                # These routes have no sample number, so the server cannot derive the seed.
                 "sampling_seed": sample_seed(request.seed, request.sample),
             }
         if on_text is None:
@@ -67,15 +70,15 @@ class MessageRoutes:
             answer = await self._stream(path, body, attempts, headers, text)
         if answer is None:
             raise ModelError(
-                f"{self._transport.url} keeps no messages; start a server that does with python -m "
-                "hive.launch_server --hive-kv-segments, or send texts instead, with TextMessages"
+                f"{self._transport.url} does not keep messages; start a server that does with python -m "
+                "hive.launch_server --hive-kv-segments, or use TextMessages, which sends texts instead"
             )
         return _read(kind, call, answer, self._prices)
 
     async def _stream(
         self, path: str, body: Json, attempts: int, headers: Mapping[str, str], text: StreamedText
     ) -> Json | None:
-        """The last event of a stream, which is the whole answer; None if the server has no such route."""
+        """Return the last event of a stream, which is the whole answer; None if the server does not have the route."""
         last: Json = {}
 
         def on_event(event: Json) -> None:
@@ -96,12 +99,12 @@ class MessageRoutes:
 
 
 def message_path(message: CachedMessage) -> str:
-    """The route of one message."""
+    """Return the route of one message."""
     return f"/hive/messages/{quote(message.id, safe='')}"
 
 
 def _body(kind: MessageKind, call: MessageCall) -> Json:
-    """The body of a call, without how tokens are drawn. What is left to the server's rules is left out."""
+    """Return the body of a call without sampling settings. Values left to the server are omitted."""
     in_text, in_tokens = _TEXT[kind]
     body: Json = {in_text: call.request.prompt} if call.tokens is None else {in_tokens: list(call.tokens)}
     body["parents"] = [parent.id for parent in call.parents]
@@ -115,14 +118,14 @@ def _body(kind: MessageKind, call: MessageCall) -> Json:
 
 
 def _read(kind: MessageKind, call: MessageCall, answer: Json, prices: Prices | None) -> CachedMessage:
-    """The handle that an answer gives; `ModelError` when it is none."""
-    begun = call.request.prompt or ""
+    """Return the handle of the message in an answer; `ModelError` if the answer is incomplete."""
+    given = call.request.prompt or ""
     try:
         id, tokens, offset = answer["id"], answer["tokens"], answer["offset"]
-        text = begun if kind == "prefill" else _reply(answer, prices)
+        text = given if kind == "prefill" else _reply(answer, prices)
     except KeyError as missing:
         raise ModelError(
-            f"the server's answer holds no message, for want of {missing}: {json.dumps(answer)[:200]}"
+            f"the server's answer is not a message, because {missing} is missing: {json.dumps(answer)[:200]}"
         ) from None
     kv = answer.get("kv") or {}
     return CachedMessage(
@@ -131,7 +134,7 @@ def _read(kind: MessageKind, call: MessageCall, answer: Json, prices: Prices | N
         text=text,
         tokens=tokens,
         offset=offset,
-        header=begun if kind == "decode" else "",
+        header=given if kind == "decode" else "",
         kv=KvUse(**{name: kv.get(name, 0) for name in KvUse._fields}),
         output_ids=tuple(answer.get("output_ids") or ()),
         in_tokens=call.tokens is not None,
@@ -141,10 +144,10 @@ def _read(kind: MessageKind, call: MessageCall, answer: Json, prices: Prices | N
 def _reply(answer: Json, prices: Prices | None) -> Reply:
     meta = as_dict(answer.get("meta_info"))
     done = completion_of(
-        answer["text"] or "",  # A server without a tokenizer has none.
+        answer["text"] or "",  # None from a server without a tokenizer.
         meta,
         len(answer.get("output_ids") or ()),
         answer.get("finish_reason"),
-        read_of(meta.get("prompt_tokens"), meta.get("cached_tokens")),
+        prompt_usage(meta.get("prompt_tokens"), meta.get("cached_tokens")),
     )
     return (done if prices is None else prices.charge(done)).reply

@@ -1,4 +1,4 @@
-"""What a server made of dialogues: rendered prompts, and the tokens of the answers to them."""
+"""A cache of the prompts that a server rendered from dialogues, and of the tokens of the answers to them."""
 
 from __future__ import annotations
 
@@ -9,53 +9,53 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hive_frontend.client.body_fields import message_fields
 from hive_frontend.client.http.transport import Transport
 from hive_frontend.client.json_text import Json
 from hive_frontend.client.messages import Message
-from hive_frontend.client.spelling import spelled
 
 Messages = tuple[Message, ...]
 
 _RENDER = "/hive/render"
-"""The route that makes a prompt of a dialogue as the server's chat template does, where another request generates."""
+"""The route that renders a dialogue with the server's chat template, for a separate request to `/generate`."""
 
 
 class Prompt(NamedTuple):
-    """A dialogue as the model sees it."""
+    """A rendered dialogue."""
 
     text: str
     ids: Sequence[int]
     """Its tokens."""
     sampling_params: Mapping[str, Any] | None
-    """What the server's chat endpoint sets where a request does not; None when the chat endpoint does more with
-    an answer than to hand it on, and must be asked."""
+    """Default settings of the server's chat endpoint; None if that endpoint post-processes answers, and so must be
+    used."""
     kept: int = 0
-    """How many of the tokens are those of earlier turns, as the model wrote them."""
+    """How many of the first tokens come from earlier turns, as the model wrote them."""
 
 
 class PromptCache:
-    """Remembers prompts and answers per session, the most recently used ones within `max_bytes`."""
+    """Prompts and answers of each session: an LRU cache of at most `max_bytes`."""
 
     def __init__(self, max_bytes: int = 64 * 2**20) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._entries: OrderedDict[tuple[str, Messages, str | None], Prompt | array[int]] = OrderedDict()
-        # Sessions may run in threads of their own.
+        # Sessions may run in different threads.
         self._lock = threading.Lock()
 
     def get(self, session: str, messages: Messages) -> Prompt | None:
-        """The prompt of a dialogue, if known."""
+        """Return the prompt of a dialogue; None if it is not cached."""
         with self._lock:
             return self._prompt(session, messages)
 
     def add(self, session: str, messages: Messages, prompt: Prompt) -> None:
-        """Remember the prompt of a dialogue."""
+        """Cache the prompt of a dialogue."""
         with self._lock:
             self._put((session, messages, None), prompt._replace(ids=array("i", prompt.ids)))
 
     def add_answer(self, session: str, messages: Messages, text: str, ids: Sequence[int]) -> None:
-        """Remember the tokens of an answer. Of two answers of one text the smaller is kept: which one comes first
-        is chance, and must not decide what later prompts look like."""
+        """Cache the tokens of an answer. Of two answers with the same text, the smaller token list is kept, so that
+        later prompts do not depend on the order of arrival."""
         key = (session, messages, text)
         with self._lock:
             known = self._entries.get(key)
@@ -63,7 +63,8 @@ class PromptCache:
                 self._put(key, array("i", ids))
 
     def prefix(self, session: str, messages: Messages) -> list[int]:
-        """The tokens of the longest known beginning of a dialogue that ends in an answer; empty if none is."""
+        """Return the tokens of the longest cached prefix of a dialogue that ends with an answer; empty if there is
+        none."""
         with self._lock:
             for turn in range(len(messages) - 1, 0, -1):
                 if messages[turn].role == "assistant":
@@ -74,7 +75,7 @@ class PromptCache:
         return []
 
     def forget(self, session: str) -> None:
-        """Drop what is known of a session."""
+        """Drop all entries of a session."""
         with self._lock:
             for key in [key for key in self._entries if key[0] == session]:
                 self._bytes -= _bytes(self._entries.pop(key))
@@ -98,29 +99,29 @@ class PromptCache:
 
 
 def _bytes(entry: Prompt | array[int]) -> int:
-    """About what an entry takes; the strings of its key are the program's own."""
+    """Return the approximate size of an entry. The strings of its key are not counted: they are the program's."""
     if isinstance(entry, Prompt):
         return 1024 + len(entry.text) + 4 * len(entry.ids)
     return 512 + 4 * len(entry)
 
 
 class Rendering:
-    """Prompts of dialogues, which `ask` gets from a server: None where it is not Hive's."""
+    """Renders dialogues at a server. `request` sends a request, and returns None if it is not a Hive server."""
 
     def __init__(
         self,
         transport: Transport,
         prompts: PromptCache,
-        ask: Callable[[str, str, Json], Awaitable[Json | None]],
+        request: Callable[[str, str, Json], Awaitable[Json | None]],
     ) -> None:
         self._transport = transport
         self._prompts = prompts
-        self._ask = ask
+        self._request = request
 
     async def prompt(self, session: str, messages: Messages) -> Prompt | None:
-        """What a Hive server's chat template makes of a dialogue; None when it is no Hive server.
+        """Return a dialogue rendered by a Hive server; None if the server is not a Hive server.
 
-        Asked once per dialogue and session: calls that come meanwhile wait for the same answer.
+        Sends one request per dialogue and session: concurrent calls wait for the same answer.
         """
         known = self._prompts.get(session, messages)
         if known is not None:
@@ -129,13 +130,13 @@ class Rendering:
         key = (session, messages)
         if key not in connection.tasks:
             connection.start(key, asyncio.ensure_future(self._render(session, messages)))
-        # Shielded: a call that is cancelled must not take away what others wait for.
+        # Shielded: cancelling one call must not cancel the request for the others.
         prompt: Prompt | None = await asyncio.shield(connection.tasks[key])
         return prompt
 
     async def _render(self, session: str, messages: Messages) -> Prompt | None:
         prefix = self._prompts.prefix(session, messages)
-        answer = await self._ask("POST", _RENDER, render_body(messages, prefix))
+        answer = await self._request("POST", _RENDER, render_body(messages, prefix))
         if answer is None:
             return None
         prompt = read_prompt(answer, prefix)
@@ -144,11 +145,11 @@ class Rendering:
 
 
 def render_body(messages: Sequence[Message], prefix: list[int]) -> Json:
-    """The request for a prompt that begins with the tokens of `prefix` as far as the text allows."""
-    body: Json = {"messages": spelled(messages)}
+    """Return the body of a render request. The prompt begins with the tokens of `prefix`, as far as the text allows."""
+    body: Json = {"messages": message_fields(messages)}
     return {**body, "prefix_ids": prefix} if prefix else body
 
 
 def read_prompt(answer: Json, prefix: list[int]) -> Prompt:
-    """The prompt that a server made."""
+    """Parse the answer of a render request."""
     return Prompt(answer["text"], prefix[: answer["kept"]] + answer["ids"], answer["sampling_params"])

@@ -1,4 +1,4 @@
-"""An answer that comes in pieces."""
+"""The text of an answer that arrives in pieces."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from hive_frontend.client.contract import OnText
 
 
 class StreamedText:
-    """Hands a growing text on, but for what a stop string may still take away."""
+    """Delivers a growing text, but holds back its end while that may be the beginning of a stop string."""
 
     def __init__(self, on_text: OnText, stops: Sequence[str]) -> None:
         self._on_text = on_text
         self.stops = stops
         self._handed = 0
         self.text = ""
-        """All that came so far."""
+        """All text received so far."""
 
     def grow(self, text: str) -> None:
-        """`text` is all that came so far."""
+        """Set all text received so far, and deliver what is new."""
         self.text = text
         self._hand_out(self._certain())
 
     def finish(self, matched: object) -> str:
-        """The whole text; it ends before the stop string `matched`, if the server says that one was."""
+        """Deliver the rest, and return the whole text. It ends before the stop string `matched`, if there is one."""
         if isinstance(matched, str) and matched:
             self.text = self.text.partition(matched)[0]
         self._hand_out(len(self.text))
         return self.text
 
     def _certain(self) -> int:
-        """Where the first stop string begins, or may begin."""
+        """Return the position at which the first stop string begins, or may begin."""
         text, start, end = self.text, self._handed, len(self.text)
         for stop in self.stops:
             found = text.find(stop, start, end)

@@ -1,4 +1,4 @@
-"""What servers are told of a request beside its prompt: who sends it, for which state, and its seed."""
+"""The tag and the seed of each request."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hive_frontend.wire import Tag, custom_params, sample_seed
 
 
 class Identity(NamedTuple):
-    """What a request says of itself."""
+    """The seed of a request, and the fields and headers that carry its tag."""
 
     seed: int
     fields: Json
-    """Of the body; empty for servers that would not know them."""
+    """Fields of the body; empty for servers other than Hive."""
     headers: dict[str, str] | None
 
 
 class Tags:
-    """The tags of one client's requests; `affinity` is None where no router stands before the server."""
+    """The tags of one client's requests; `affinity` is None without a router in front of the server."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Tags:
         self._affinity = affinity
 
     def of(self, request: Request) -> Tag:
-        """What a Hive server is told of a request."""
+        """Return the tag of a request."""
         tag: Tag = {
             "agent": request.agent,
             "session": request.session,
@@ -47,25 +47,25 @@ class Tags:
         if self._tenant is not None:
             tag["tenant"] = self._tenant
         if self._replay == "distinct":
-            # The server remembers for good what distinct samples of a prompt took: without a scope of its own, a run
-            # would get what earlier ones left over, and the same run another time other answers.
+            # The server remembers the answers of distinct samples permanently. Without its own scope a run would only
+            # get answers that earlier runs left over, and a repeated run would get different ones.
             tag["scope"] = request.session
         return tag
 
     def identity(self, request: Request, is_hive: bool) -> Identity:
-        """The same for requests to other routes than Hive's own, and to other servers."""
+        """Return the identity of a request to SGLang's or OpenAI's routes."""
         if not is_hive:
             self.check_replay()
             return Identity(sample_seed(request.seed, request.sample), {}, self._headers(request, {}))
         tag = self.of(request)
-        # The server derives the seed of each sample from the base seed, and so may prepare the next one.
+        # The server derives the seed of each sample from the base seed, so it can prepare the next one.
         return Identity(request.seed, {"custom_params": custom_params(tag)}, self._headers(request, tag))
 
     def check_replay(self) -> None:
-        """`ModelError` if a server that is not Hive's is to do what only Hive's can."""
+        """Raise `ModelError` for `replay="distinct"`, which only Hive servers support."""
         if self._replay == "distinct":
             raise ModelError(
-                f'{self._url} cannot draw without replacement, as replay="distinct" asks: only Hive\'s server can. '
+                f'{self._url} cannot draw without replacement (replay="distinct"): only a Hive server can. '
                 "Start one with python -m hive.launch_server, or leave replay out"
             )
 

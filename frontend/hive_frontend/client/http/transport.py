@@ -1,4 +1,4 @@
-"""JSON over HTTP, with patience: connections per event loop, retries, streams, and errors that say why."""
+"""JSON over HTTP: connections per event loop, retries, streams, and explicit errors."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from hive_frontend.client.json_text import Json, as_json, parsed
 from hive_frontend.errors import ModelError
 
 _FINAL = frozenset({501, 505, 507})
-"""Statuses of the 500s by which a server says that it will never do what it is asked."""
+"""5xx statuses that are permanent: the server does not support the request."""
 _MISSING_STATUS = frozenset({404, 405})
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-_SAID_AT = 4
-"""The attempt at which a wait for a server is worth a word."""
+_WARN_AT_ATTEMPT = 4
+"""The attempt at which waiting for a server is logged."""
 
 _log = logging.getLogger(__name__)
 
 
 class _Answer(NamedTuple):
-    """What a server said, whole."""
+    """A complete HTTP response."""
 
     status: int
     body: bytes
@@ -42,7 +42,7 @@ class _Answer(NamedTuple):
 
     @property
     def is_error(self) -> bool:
-        # Redirections are not followed: bodies would get lost on the way.
+        # Redirections are not followed, because they would drop request bodies.
         return self.status >= 300
 
     @property
@@ -54,7 +54,7 @@ class _Answer(NamedTuple):
 
 
 class _TransientStatus(Exception):
-    """The server, or a proxy before it, is momentarily unable to answer."""
+    """The server, or a proxy in front of it, is temporarily unable to answer."""
 
     def __init__(self, answer: _Answer) -> None:
         super().__init__(f"HTTP {answer.status}")
@@ -62,7 +62,7 @@ class _TransientStatus(Exception):
 
 
 def is_transient_status(status: int) -> bool:
-    """Whether the same request may get an answer later: the server is busy (429, 529), or has failed."""
+    """Return whether a retry of the same request may succeed: the server is busy (429, 529), or has failed."""
     return status == 429 or (status >= 500 and status not in _FINAL)
 
 
@@ -72,8 +72,8 @@ def _is_transient(error: BaseException) -> bool:
     return isinstance(error, (aiohttp.ClientError, OSError, _TransientStatus))
 
 
-def _never_arrived(error: BaseException | None) -> bool:
-    """Whether the request did not reach a server at all, so that nothing was computed for it."""
+def _could_not_connect(error: BaseException | None) -> bool:
+    """Return whether no connection was made, so that the server has not seen the request."""
     return isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
 
 
@@ -81,19 +81,17 @@ _all: WeakSet[Transport] = WeakSet()
 
 
 class Transport:
-    """Requests to the server at `url`. Errors of the transport are tried again, answers of the server are not, unless
-    they say that it is busy or has failed.
+    """Sends requests to the server at `url`. Retries transport errors, and statuses of busy or failing servers.
 
-    A server that has answered before and takes no connections now is being restarted: it is waited for, however many
-    attempts that takes.
-    Callers bound the time: there is no timeout here but for making a connection.
+    A server that has answered before and refuses connections now is assumed to be restarting: the transport waits for
+    it, beyond the number of attempts. Callers set the timeout; only making a connection has a timeout here.
     """
 
     def __init__(self, url: str, api_key: str | None, headers: Mapping[str, str] | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f'the URL of a server looks like "http://localhost:30000", not {url!r}')
-        # Users of other clients have the habit of giving the API's base URL.
+            raise ValueError(f'the URL of a server must look like "http://localhost:30000", not {url!r}')
+        # Other clients take the base URL of the API, which ends with /v1.
         self.url = url.rstrip("/").removesuffix("/v1")
         self._urls: dict[str, URL] = {}
         self._headers = {
@@ -101,12 +99,12 @@ class Transport:
             **({"Authorization": f"Bearer {api_key}"} if api_key else {}),
             **(headers or {}),
         }
-        # A proxy set in the environment cannot reach a server that listens on this machine's loopback.
+        # A proxy from the environment cannot reach a server on this machine's loopback interface.
         self._use_proxies = parts.hostname not in _LOOPBACK
-        # Connections belong to an event loop; one client may serve several run() calls, each with its own.
+        # Connections belong to an event loop, and each run() call with the same client has its own loop.
         self._connections: WeakKeyDictionary[asyncio.AbstractEventLoop, Connection] = WeakKeyDictionary()
         self._answered = False
-        """Whether the server has answered anything yet."""
+        """Whether the server has ever answered."""
         _all.add(self)
 
     async def send(
@@ -118,11 +116,12 @@ class Transport:
         attempts: int,
         headers: Mapping[str, str] | None = None,
         missing_ok: bool = False,
-        may_wait: bool = True,
+        wait_for_restart: bool = True,
     ) -> Json | None:
-        """The server's answer; None for a route that it does not have, if that may be.
+        """Return the server's answer; with `missing_ok`, None if it does not have the route.
 
-        `may_wait=False` is for what a server that is restarted has no use for.
+        With `wait_for_restart=False` it does not wait for a server that is restarting: for requests that a restarted
+        server does not need.
         """
         data = None if body is None else as_json(body)
 
@@ -131,7 +130,9 @@ class Transport:
             return await _whole(response)
 
         what = f"{method} {self.url}{path}"
-        answer = await self._patiently(attempt, what, attempts, _is_transient, may_wait=may_wait)
+        answer = await self._with_retries(
+            attempt, what, attempts, _is_transient, wait_for_restart=wait_for_restart
+        )
         return _read(what, answer, missing_ok)
 
     async def stream(
@@ -141,18 +142,17 @@ class Transport:
         on_event: Callable[[Json], None],
         *,
         attempts: int,
-        may_repeat: Callable[[ModelError], bool],
+        may_retry: Callable[[ModelError], bool],
         on_end: Callable[[], int | None] = lambda: None,
         form: Literal["events", "lines"] = "events",
         headers: Mapping[str, str] | None = None,
         missing_ok: bool = False,
     ) -> bool:
-        """Give every event, or line of JSON, of a streamed answer to `on_event`; False for a route that the server does
-        not have.
+        """Pass every event, or line of JSON, of a streamed answer to `on_event`; with `missing_ok`, return False if the
+        server does not have the route.
 
-        `body` makes the request of each attempt; `may_repeat` says whether there shall be another one after an error
-        of the transport. `on_end` may find in what came that something failed for the time being: by its status the
-        request is tried again.
+        `body` returns the body of each attempt. `may_retry` returns whether to retry after a transport error.
+        `on_end` may return a transient status, with which the request is retried.
         """
         what = f"POST {self.url}{path}"
 
@@ -162,14 +162,14 @@ class Transport:
                 return await _whole(response)
             try:
                 rest = b""
-                # At its end a stream gives nothing.
+                # At its end a stream returns an empty chunk.
                 while chunk := await response.content.readany():
                     *lines, rest = (rest + chunk).split(b"\n")
                     for line in lines:
                         take(line)
                 take(rest)
             finally:
-                # Closes the connection if there is more to come that nobody wants.
+                # Closes the connection if the answer was not read to its end.
                 response.release()
             if (status := on_end()) is not None:
                 raise _TransientStatus(_Answer(status, b""))
@@ -186,13 +186,13 @@ class Transport:
                 return
             event = parsed(line)
             if not isinstance(event, dict):
-                raise ModelError(f"{what}: the stream holds no JSON object: {line[:200]!r}")
+                raise ModelError(f"{what}: the stream has a line that is not a JSON object: {line[:200]!r}")
             on_event(event)
 
         def again(error: BaseException) -> bool:
-            return _is_transient(error) and may_repeat(_as_model_error(what, error))
+            return _is_transient(error) and may_retry(_as_model_error(what, error))
 
-        answer = await self._patiently(attempt, what, attempts, again)
+        answer = await self._with_retries(attempt, what, attempts, again)
         return not answer.is_error or _read(what, answer, missing_ok) is not None
 
     async def events(
@@ -205,12 +205,12 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         missing_ok: bool = False,
     ) -> bool:
-        """`stream` for one answer: once an event came, nothing is tried again, and an error that is sent is raised."""
-        begun = False
+        """`stream` for one answer: no retry after the first event; an error event raises `ModelError`."""
+        started = False
 
         def checked(event: Json) -> None:
-            nonlocal begun
-            begun = True
+            nonlocal started
+            started = True
             self.check_event(path, event)
             on_event(event)
 
@@ -219,13 +219,13 @@ class Transport:
             lambda: body,
             checked,
             attempts=attempts,
-            may_repeat=lambda _: not begun,
+            may_retry=lambda _: not started,
             headers=headers,
             missing_ok=missing_ok,
         )
 
     def check_event(self, path: str, event: Json) -> None:
-        """`ModelError` if an event says that the server gives up."""
+        """Raise `ModelError` if an event reports an error."""
         error = event.get("error")
         if error:
             status = error.get("code") if isinstance(error, dict) else None
@@ -235,7 +235,7 @@ class Transport:
             )
 
     def send_blocking(self, path: str, body: Json, *, timeout_s: float) -> Json | None:
-        """The same as `send` for callers that are no coroutines; tried once. None for a missing route."""
+        """`send` for synchronous callers, without retries; None for a missing route."""
         what = f"POST {self.url}{path}"
         check_allowed(what)
         request = urllib.request.Request(self.url + path, as_json(body), self._headers, method="POST")
@@ -252,7 +252,7 @@ class Transport:
         return _read(what, answer, missing_ok=True)
 
     def connection(self) -> Connection:
-        """What this client holds in the running event loop."""
+        """Return the connections of the running event loop."""
         loop = asyncio.get_running_loop()
         connection = self._connections.get(loop)
         if connection is None:
@@ -263,14 +263,14 @@ class Transport:
         return connection
 
     async def aclose(self) -> None:
-        """Let go of the connections of the running event loop."""
+        """Close the connections of the running event loop."""
         connection = self._connections.pop(asyncio.get_running_loop(), None)
         if connection is not None:
             await connection.aclose()
 
     @staticmethod
     async def close_all() -> None:
-        """Let go of all connections of the running event loop, which is about to end."""
+        """Close the connections of all transports in the running event loop, which is about to end."""
         for transport in list(_all):
             await transport.aclose()
 
@@ -279,40 +279,40 @@ class Transport:
         if url is None:
             url = URL(self.url + path, encoded=True)
             if method == "POST":
-                # These are few; others name sessions and messages.
+                # The paths of POST requests are few; others contain ids of sessions and messages.
                 self._urls[path] = url
         if (trace := telemetry.headers()) is not None:
             headers = {**(headers or {}), **trace}
         return self.connection().http.request(method, url, data=data, headers=headers, allow_redirects=False)
 
-    async def _patiently(
+    async def _with_retries(
         self,
         attempt: Callable[[], Awaitable[_Answer]],
         what: str,
         attempts: int,
-        may_repeat: Callable[[BaseException], bool],
+        may_retry: Callable[[BaseException], bool],
         *,
-        may_wait: bool = True,
+        wait_for_restart: bool = True,
     ) -> _Answer:
         check_allowed(what)
         try:
             answer = await attempt()
         except (aiohttp.ClientError, OSError, _TransientStatus) as error:
-            # The machinery of retries costs as much as a request, so those that need none go without.
-            answer = await self._again(attempt, error, what, attempts, may_repeat, may_wait)
+            # The retry machinery costs as much as a request, so it is used only after a failure.
+            answer = await self._retry(attempt, error, what, attempts, may_retry, wait_for_restart)
         self._answered = True
         return answer
 
-    async def _again(
+    async def _retry(
         self,
         attempt: Callable[[], Awaitable[_Answer]],
         first: BaseException | None,
         what: str,
         attempts: int,
-        may_repeat: Callable[[BaseException], bool],
-        may_wait: bool,
+        may_retry: Callable[[BaseException], bool],
+        wait_for_restart: bool,
     ) -> _Answer:
-        """Go on after the first attempt has failed."""
+        """Retry after the first attempt has failed."""
         left = attempts
 
         async def next_attempt() -> _Answer:
@@ -324,15 +324,15 @@ class Transport:
 
         def is_enough(state: tenacity.RetryCallState) -> bool:
             nonlocal left
-            if not (may_wait and self._answered and _never_arrived(_error_of(state))):
+            if not (wait_for_restart and self._answered and _could_not_connect(_error_of(state))):
                 left -= 1
-            elif state.attempt_number == _SAID_AT:
-                _log.warning("%s: the server takes no connections; waiting for it", what)
+            elif state.attempt_number == _WARN_AT_ATTEMPT:
+                _log.warning("%s: the server refuses connections; waiting for it to restart", what)
             return left <= 0
 
         retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(may_repeat),
-            wait=_Patience(tenacity.wait_random_exponential(multiplier=0.4, max=10.0)),
+            retry=tenacity.retry_if_exception(may_retry),
+            wait=_RetryWait(tenacity.wait_random_exponential(multiplier=0.4, max=10.0)),
             stop=is_enough,
             reraise=True,
         )
@@ -345,8 +345,8 @@ class Transport:
             raise _as_model_error(what, error) from error
 
 
-class _Patience(tenacity.wait.wait_base):
-    """As long as the server asks for, but not less than `least`."""
+class _RetryWait(tenacity.wait.wait_base):
+    """Waits as long as the server's `Retry-After`, but at least as long as `least`."""
 
     def __init__(self, least: tenacity.wait.wait_base) -> None:
         self._least = least
@@ -362,20 +362,21 @@ def _error_of(state: tenacity.RetryCallState) -> BaseException | None:
 
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float:
-    """Seconds that the server asks to wait, which it says as such or as a date; 0 if it does not."""
-    said = response.headers.get("Retry-After")
-    if said is None:
+    """Return the seconds of `Retry-After`, which may be a number or a date; 0 without it."""
+    header = response.headers.get("Retry-After")
+    if header is None:
         return 0.0
     try:
         return max(
-            0.0, float(said) if said.strip().isdigit() else parsedate_to_datetime(said).timestamp() - time()
+            0.0,
+            float(header) if header.strip().isdigit() else parsedate_to_datetime(header).timestamp() - time(),
         )
     except ValueError:
         return 0.0
 
 
 async def _whole(response: aiohttp.ClientResponse) -> _Answer:
-    """All of an answer; `_TransientStatus` if it is none yet."""
+    """Read a complete response; `_TransientStatus` if its status is transient."""
     answer = _Answer(response.status, await response.read(), _retry_after_s(response))
     if is_transient_status(answer.status):
         raise _TransientStatus(answer)
@@ -392,7 +393,7 @@ def _read(what: str, answer: _Answer, missing_ok: bool) -> Json | None:
     read = parsed(answer.body) if answer.body else {}
     if not isinstance(read, dict):
         text = answer.body.decode(errors="replace")
-        raise ModelError(f"{what}: the answer is no JSON object: {text[:200]!r}", status=answer.status)
+        raise ModelError(f"{what}: the answer is not a JSON object: {text[:200]!r}", status=answer.status)
     return read
 
 
@@ -403,18 +404,18 @@ def _as_model_error(what: str, error: BaseException) -> ModelError:
             f"{what}: the server answered {answer.status}: {answer.message}", status=answer.status
         )
     if isinstance(error, aiohttp.ClientConnectorError):
-        said = f"no connection to {error.host}:{error.port}: {error.os_error.strerror or error.os_error}"
+        reason = f"no connection to {error.host}:{error.port}: {error.os_error.strerror or error.os_error}"
     elif isinstance(error, aiohttp.ClientPayloadError):
-        said = "the connection was closed before the answer was complete"
+        reason = "the connection was closed before the answer was complete"
     elif isinstance(error, aiohttp.ServerDisconnectedError):
-        said = "the server closed the connection without an answer"
+        reason = "the server closed the connection without an answer"
     else:
-        said = str(error) or type(error).__name__
-    return ModelError(f"{what}: {said}")
+        reason = str(error) or type(error).__name__
+    return ModelError(f"{what}: {reason}")
 
 
 def message_of(answer: Any) -> str:
-    """What the server says is wrong, out of the several shapes in which servers say it."""
+    """Return the error message in an answer, whose format differs between servers."""
     if isinstance(answer, dict):
         answer = answer.get("error", answer.get("detail", answer))
     if isinstance(answer, dict):

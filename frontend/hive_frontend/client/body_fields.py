@@ -1,4 +1,4 @@
-"""How servers spell the settings of `Sampling`."""
+"""The fields of request bodies: `Sampling` and messages in the formats of the servers' endpoints."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hive_frontend.client.json_text import Json, parsed
 from hive_frontend.client.messages import Message
 
 Kind = Literal["sglang", "vllm", "openai", "other"]
-"""Whose server answers at OpenAI's endpoints; each extends them in a way of its own."""
+"""The server behind OpenAI's endpoints; each kind extends them in its own way."""
 
-WRAPPED = "answer"
+_WRAPPER_FIELD = "answer"
 
 
-def settings_of(sampling: Sampling) -> Json:
-    """The settings that all endpoints spell alike, without those left to the server."""
+def sampling_fields(sampling: Sampling) -> Json:
+    """Return the settings whose fields are the same at all endpoints, without those left to the server."""
     temperature, top_p, top_k, stop = sampling.temperature, sampling.top_p, sampling.top_k, sampling.stop
     settings: Json = {}
     if temperature is not None:
@@ -32,16 +32,17 @@ def settings_of(sampling: Sampling) -> Json:
     return settings
 
 
-def grammar_of(sampling: Sampling) -> Json:
-    """What the answer must match, as SGLang's own endpoints spell it."""
+def grammar_fields(sampling: Sampling) -> Json:
+    """Return the grammar of the answer in the format of SGLang's own endpoints."""
     if sampling.json_schema is not None:
         return {"json_schema": sampling.json_schema}
     grammar = sampling.grammar
     return {} if grammar is None else {"regex": grammar}
 
 
-def openai_grammar(sampling: Sampling, kind: Kind, *, chat: bool) -> Json:
-    """The same as servers of OpenAI's endpoints spell it; those that nobody knows may take SGLang's word."""
+def openai_grammar_fields(sampling: Sampling, kind: Kind, *, chat: bool) -> Json:
+    """Return the grammar in the format of OpenAI's endpoints. Unknown servers get SGLang's field, which they may
+    support."""
     if sampling.json_schema is not None:
         return _json_schema(json.loads(sampling.json_schema))
     if sampling.grammar is None:
@@ -51,25 +52,27 @@ def openai_grammar(sampling: Sampling, kind: Kind, *, chat: bool) -> Json:
         return {"structured_outputs": one}
     if is_wrapped(sampling, kind, chat=chat):
         only = {"enum": list(sampling.choices)} if sampling.choices else {"pattern": sampling.regex}
-        wrapped = {"type": "object", "properties": {WRAPPED: {"type": "string", **only}}}
-        return _json_schema({**wrapped, "required": [WRAPPED], "additionalProperties": False}, strict=True)
+        wrapped = {"type": "object", "properties": {_WRAPPER_FIELD: {"type": "string", **only}}}
+        return _json_schema(
+            {**wrapped, "required": [_WRAPPER_FIELD], "additionalProperties": False}, strict=True
+        )
     return {"regex": sampling.grammar}
 
 
 def is_wrapped(sampling: Sampling, kind: Kind, *, chat: bool) -> bool:
-    """Whether the answer comes as the field `WRAPPED` of an object: OpenAI knows no grammars but JSON schemas."""
+    """Return whether the answer arrives as a field of an object: OpenAI supports no grammars except JSON schemas."""
     return kind == "openai" and chat and sampling.grammar is not None
 
 
 def unwrapped(text: str) -> str:
-    """The answer in an object; the text as it stands where it is none."""
+    """Return the answer that the object in `text` wraps; `text` itself if it is not such an object."""
     answer = parsed(text.encode())
-    inner = answer.get(WRAPPED) if isinstance(answer, dict) else None
+    inner = answer.get(_WRAPPER_FIELD) if isinstance(answer, dict) else None
     return inner if isinstance(inner, str) else text
 
 
-def fits(sampling: Sampling, text: str, finish_reason: str | None) -> bool:
-    """Whether an answer is one that the grammar allows, or the beginning of one where it may have been cut short."""
+def matches_grammar(sampling: Sampling, text: str, finish_reason: str | None) -> bool:
+    """Return whether the grammar allows an answer, or the beginning of one if it may have been cut off."""
     cut = finish_reason == "length" or bool(sampling.stop)
     if sampling.choices:
         return any(choice.startswith(text) if cut else choice == text for choice in sampling.choices)
@@ -78,7 +81,7 @@ def fits(sampling: Sampling, text: str, finish_reason: str | None) -> bool:
     try:
         return re.fullmatch(sampling.regex, text) is not None
     except re.error:
-        # Grammar engines have dialects of their own.
+        # The regex may be valid for the grammar engine, but not for Python.
         return True
 
 
@@ -91,6 +94,6 @@ def _json_schema(schema: Any, **more: Any) -> Json:
     }
 
 
-def spelled(messages: Sequence[Message]) -> list[Json]:
-    """A dialogue as all servers take it."""
+def message_fields(messages: Sequence[Message]) -> list[Json]:
+    """Return a dialogue in the format that all servers accept."""
     return [{"role": message.role, "content": message.content} for message in messages]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hive_frontend.client.body_fields import matches_grammar
 from hive_frontend.client.contract import Sampling
-from hive_frontend.client.spelling import fits
 
 
 @pytest.mark.parametrize(
@@ -29,4 +29,4 @@ from hive_frontend.client.spelling import fits
 def test_answers_are_whole_or_may_have_been_cut(
     sampling: Sampling, text: str, finish: str, allowed: bool
 ) -> None:
-    assert fits(sampling, text, finish) is allowed
+    assert matches_grammar(sampling, text, finish) is allowed
