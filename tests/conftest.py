@@ -7,11 +7,16 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from hive.server.server_process import ServerDied, ServerProcess
 from tests.fork_server import ForkServer
 from tests.repetitions import LONG
+
+# Hypothesis would fail an example for its time, which says more of other processes than of the code.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 _TESTS = Path(__file__).parent
 WITHOUT_SERVERS = ("hive", "sglang_patches")

@@ -133,7 +133,7 @@ async def test_messages_end(kv_server: ServerProcess) -> None:
         doc = await prefill(CAPITALS[0])
         other = HttpClient(kv_server.url, tenant="other")
         async with Session(other):
-            with pytest.raises(ModelError, match="made and not deleted") as caught:
+            with pytest.raises(ModelError, match="must be the id of an existing message") as caught:
                 await decode(HEADER, parents=[doc], max_tokens=2)
             assert caught.value.status == 400
         await other.aclose()
@@ -141,11 +141,11 @@ async def test_messages_end(kv_server: ServerProcess) -> None:
         last = await decode(HEADER, parents=[doc, gone], max_tokens=2)
         await gone.delete()
         await gone.delete()
-        with pytest.raises(ModelError, match="made and not deleted"):
+        with pytest.raises(ModelError, match="must be the id of an existing message"):
             await decode(HEADER, parents=[gone], max_tokens=2)
         assert (await decode(HEADER, parents=[last], max_tokens=2)).tokens > 0, "what was made with it stays"
     async with Session(client):
-        with pytest.raises(ModelError, match="made and not deleted"):
+        with pytest.raises(ModelError, match="must be the id of an existing message"):
             await prefill("x", parents=[doc])
     await client.aclose()
 
