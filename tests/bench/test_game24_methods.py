@@ -143,7 +143,7 @@ async def test_every_agent_asks_its_own_model() -> None:
 
 
 def test_a_player_needs_the_url_of_a_server() -> None:
-    with pytest.raises(ValueError, match="looks like"):
+    with pytest.raises(ValueError, match="must look like"):
         at_server("localhost:30000", Player.ROLES)
 
 

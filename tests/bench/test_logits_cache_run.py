@@ -79,7 +79,7 @@ def test_arms_take_turns_with_cold_caches_and_the_first_one_moves_on() -> None:
     _, hive, stock = measured(1)
     name = [state.name for state in PROMPTS.test]
     turns: list[tuple[str, str]] = []
-    for mode, state, sample in hive.server.events:
+    for mode, state, sample in hive.events:
         if sample == 0:
             turns.append((mode, state))
     # The rotation is stock-off-stepwise, off-stepwise-stock, stepwise-stock-off, and again from the start.
@@ -104,7 +104,7 @@ def test_samples_of_a_state_follow_one_another() -> None:
     assert hive.most_in_flight == 2
     for state in PROMPTS.test:
         for arm in ("off", "stepwise"):
-            assert [s for mode, name, s in hive.server.events if (mode, name) == (arm, state.name)] == [
+            assert [s for mode, name, s in hive.events if (mode, name) == (arm, state.name)] == [
                 0,
                 1,
                 2,

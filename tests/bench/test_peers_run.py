@@ -178,7 +178,7 @@ def test_wrong_options_are_told_before_anything_is_started(
 
 def test_a_url_that_is_none_is_one_line(tmp_path: Path) -> None:
     options = ["--arms", "stock", "--only", "tot", "--stock-url", "localhost:30000"]
-    with pytest.raises(SystemExit, match="bench: the URL of a server looks like"):
+    with pytest.raises(SystemExit, match="bench: the URL of a server must look like"):
         bench.main(["--json", str(tmp_path / "report.json"), *options])
 
 

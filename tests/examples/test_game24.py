@@ -247,7 +247,7 @@ def test_a_server_that_does_not_answer_is_one_line(
     [
         (["--first", "1361", "--puzzles", "2"], "1362 puzzles"),
         (["--puzzles", "0"], "--puzzles"),
-        (["--url", "localhost"], "looks like"),
+        (["--url", "localhost"], "must look like"),
     ],
 )
 def test_bad_options_are_named(arguments: list[str], complaint: str) -> None:
