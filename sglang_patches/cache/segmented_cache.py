@@ -40,6 +40,7 @@ from hive.server.kv_segments.segment import EncodedSegment, Placement, SegmentKe
 from hive.server.kv_segments.store import Move, SegmentStore, copy_of
 from sglang_patches.cache.radix_cache import HiveRadixCache, subtree
 from sglang_patches.requests.kv_state import KvState, Lease, state_of
+from sglang_patches.requests.request_state import is_aborted
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -259,7 +260,7 @@ class SegmentedRadixCache(HiveRadixCache):
         if state is None:
             super().cache_finished_req(req, is_insert, kv_len_to_handle=kv_len_to_handle)
             return
-        ended = is_insert and not _aborted(req)
+        ended = is_insert and not is_aborted(req)
         if not state.tainted:
             if ended:
                 self._keep_copies(req, state, kv_len_to_handle)
@@ -447,9 +448,3 @@ class SegmentedRadixCache(HiveRadixCache):
 
     def summary(self) -> dict[str, Any]:
         return {**super().summary(), "segments": self.store.summary()}
-
-
-def _aborted(req: Req) -> bool:
-    from sglang.srt.managers.schedule_batch import FINISH_ABORT
-
-    return isinstance(req.finished_reason, FINISH_ABORT)

@@ -34,6 +34,7 @@ from sglang_patches.requests.request_state import (
     bypass_reason,
     cached_request,
     identity_of,
+    is_aborted,
     keep_apart,
     next_seed_of,
     seed_of,
@@ -153,8 +154,6 @@ def around_process_batch_result(
     Row i of a batch belongs to ``batch.reqs[i]`` if and only if that request's output grew by exactly one token.  It
     does not grow for a chunk of a longer prefill, a retracted request or overlap scheduling's late row.
     """
-    from sglang.srt.managers.schedule_batch import FINISH_ABORT
-
     output = getattr(result, "logits_output", None)
     rows: SampledRows | None = getattr(output, ROWS_ATTRIBUTE, None)
     before = [(req, len(req.output_ids), req.finished()) for req in batch.reqs]
@@ -174,7 +173,7 @@ def around_process_batch_result(
             if sample is not None:
                 sample.advance(req.output_ids[-1], _probability(rows, i))  # type: ignore[arg-type]
         if req.finished() and not was_finished:
-            ended = not isinstance(req.finished_reason, FINISH_ABORT)
+            ended = not is_aborted(req)
             replay.finish(self, req, ended=ended)
     if rows is not None:
         delattr(output, ROWS_ATTRIBUTE)

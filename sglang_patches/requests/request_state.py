@@ -218,3 +218,10 @@ def _namespace(req: Req, share_tenants: bool) -> str:
 def _encoded(*parts: Any) -> str:
     """Encode a list of parts as one string; length prefixes make the encoding unambiguous."""
     return "".join(f"{len(text)}:{text}" for text in map(str, parts))
+
+
+def is_aborted(req: Req) -> bool:
+    """Whether a request ended without a result of its own: aborted, refused or timed out."""
+    from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
+    return isinstance(req.finished_reason, FINISH_ABORT)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from hive.server.logits_cache.logprobs import token_logprobs
+from hive.server.logits_cache.head import token_logprobs
 from hive.server.logits_cache.replay import Stop, Verdict
 from hive.server.logits_cache.trie import Node
 from sglang_patches.requests.request_state import (
@@ -18,6 +18,7 @@ from sglang_patches.requests.request_state import (
     REPEATS_KEY,
     REPLAYED_KEY,
     RequestState,
+    is_aborted,
     is_penalised,
 )
 from sglang_patches.scheduling.state import SchedulerState
@@ -165,8 +166,6 @@ def _run_slice(scheduler: Scheduler, req: Req) -> bool:
 
 
 def _conclude(scheduler: Scheduler, req: Req, *, finished: bool) -> None:
-    from sglang.srt.managers.schedule_batch import FINISH_ABORT
-
     attached: RequestState = req.hive
     attached.replay = None
     if attached.arrived_with:
@@ -180,7 +179,7 @@ def _conclude(scheduler: Scheduler, req: Req, *, finished: bool) -> None:
     if finished:
         req.time_stats.set_wait_queue_entry_time()
         req.time_stats.set_quick_finish_time()
-        finish(scheduler, req, ended=not isinstance(req.finished_reason, FINISH_ABORT))
+        finish(scheduler, req, ended=not is_aborted(req))
     if finished or (attached.arrived_with and req.stream):
         scheduler.hive.pending_outputs[id(req)] = req
     if not finished:

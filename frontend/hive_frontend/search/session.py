@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from hive_frontend import telemetry
 from hive_frontend.client.cached_message import CachedMessage
@@ -26,7 +26,7 @@ from hive_frontend.operations.transition import Asked, Caller, Kept, Transition
 from hive_frontend.search.asked import asked_by, is_repeated
 from hive_frontend.search.events import Piece
 from hive_frontend.search.journal import Journal
-from hive_frontend.search.totals import Totals, UsageCounters
+from hive_frontend.search.totals import Answered, Totals, UsageCounters
 from hive_frontend.wire import check_name
 
 logger = logging.getLogger(__name__)
@@ -35,19 +35,8 @@ _END_SESSION_TIMEOUT_S = 10.0
 """Timeout in seconds for telling a server that a session has ended."""
 
 
-class _Answered(Protocol):
-    """The usage of an answered call."""
-
-    @property
-    def tokens_generated(self) -> int: ...
-    @property
-    def tokens_replayed(self) -> int: ...
-    @property
-    def finish_reason(self) -> str | None: ...
-
-
 T = TypeVar("T")
-A = TypeVar("A", bound=_Answered)
+A = TypeVar("A", bound=Answered)
 Send = Callable[[Client, Request, OnText | None], Awaitable[A]]
 """A function that sends a request to a model."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
 from pydantic import BaseModel, Field
 
@@ -92,3 +93,14 @@ class UsageCounters:
             for agent, counters in self._counters.items()
         }
         return Totals(**dict(Usage.sum(agents.values())), wall_s=wall_s, agents=agents)
+
+
+class Answered(Protocol):
+    """The usage of an answered call."""
+
+    @property
+    def tokens_generated(self) -> int: ...
+    @property
+    def tokens_replayed(self) -> int: ...
+    @property
+    def finish_reason(self) -> str | None: ...
