@@ -108,7 +108,10 @@ class EventHub:
                 last_sent = loop.time()
                 continue
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), _STOPPING_CHECK_S)
+                # Not wait_for, which on Python 3.11 swallows a cancellation that meets the event: the stream would
+                # outlive its client.
+                async with asyncio.timeout(_STOPPING_CHECK_S):
+                    await changed.wait()
 
     async def _read(self) -> None:
         while True:

@@ -51,9 +51,8 @@ class EventStream(Response):
         with contextlib.suppress(TimeoutError, OSError):
             async for chunk in self._frames:
                 # A server's send blocks while the client does not read.
-                await asyncio.wait_for(
-                    send({"type": "http.response.body", "body": chunk, "more_body": True}), self._send_s
-                )
+                async with asyncio.timeout(self._send_s):
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hive.server.events.event import AnyEvent
+from hive.server.events.event import AnyEvent, Requests
 from hive.server.events.hub import EventHub, TooManyClients
 from hive.server.events.stream import EventStream
 
@@ -51,6 +51,21 @@ async def test_a_client_that_goes_gives_its_place_back(hub: EventHub) -> None:
     headers = dict(server.sent[0]["headers"])
     assert headers[b"content-type"].startswith(b"text/event-stream")
     assert b"content-length" not in headers
+
+
+@pytest.mark.parametrize("ticks", range(6))
+async def test_a_client_that_goes_as_a_snapshot_comes_frees_its_place(hub: EventHub, ticks: int) -> None:
+    # On Python 3.11 asyncio.wait_for swallows a cancellation that meets the end of its wait.
+    server = Server()
+    answering = asyncio.create_task(EventStream(hub)({}, server.receive, server.send))
+    await asyncio.sleep(0.05)
+    server.gone.set()
+    for _ in range(ticks):
+        await asyncio.sleep(0)
+    hub._take([[Requests(running=1)]])
+    _, pending = await asyncio.wait({answering}, timeout=5)
+    assert not pending
+    assert hub.clients == 0
 
 
 async def test_a_client_that_does_not_read_is_dropped(hub: EventHub) -> None:
