@@ -40,13 +40,18 @@ class LiveEvents:
     def __init__(self) -> None:
         self.sessions = SessionTracker()
         self._scores: Scores | None = None
+        self._failed = False
 
     def on_wire(self, scheduler: Scheduler) -> list[dict[str, Any]]:
-        """Return a snapshot as JSON; empty after an error, since a telemetry failure must not stop the server."""
+        """Return a snapshot as JSON; empty from the first error on: a telemetry failure must not stop the server."""
+        if self._failed:
+            return []
         try:
             return [msgspec.to_builtins(event) for event in self.snapshot(scheduler)]
         except Exception:
-            logger.exception("Hive: collecting live events failed; requests are still served")
+            # An open page asks twice a second: one traceback says as much as thousands.
+            self._failed = True
+            logger.exception("Hive: live events failed and are now off; requests are still served")
             return []
 
     def snapshot(self, scheduler: Scheduler) -> list[AnyEvent]:
