@@ -162,3 +162,15 @@ async def test_a_poll_is_never_cancelled(schedulers: Schedulers, hub: EventHub) 
     schedulers.hold.set()
     async with asyncio.timeout(10):
         await answered.wait()
+
+
+async def test_schedulers_are_polled_once_in_an_interval(schedulers: Schedulers) -> None:
+    hub = EventHub(schedulers, interval_s=60.0)
+    for _ in range(2):
+        hub.join()
+    async with asyncio.timeout(10):
+        await schedulers.asked.acquire()
+    await asyncio.sleep(0.05)
+    assert schedulers.polls == 1, "one poll serves all clients, and the next one waits"
+    await hub.leave()
+    await hub.leave()
