@@ -13,8 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 import aiohttp
 
@@ -27,8 +27,14 @@ _ROUNDS = 25
 """Calls of each of those in flight, per repeat."""
 _MAX_TOKENS = 16
 
-Arm = Callable[[int, int], Awaitable[object]]
-"""A call: by which of those in flight, and which of its calls."""
+
+class Arm(NamedTuple):
+    """A way to make calls."""
+
+    call: Callable[[int, int], Awaitable[object]]
+    """Makes a call: by which of those in flight, and which of its calls."""
+    client: HttpClient | None = None
+    """The client of the session in which the calls are made."""
 
 
 def _prompt(*numbers: int) -> str:
@@ -88,18 +94,20 @@ def _spreads(times: Mapping[str, Sequence[float]]) -> dict[str, Spread]:
 async def _ms_per_call(arm: Arm, turn: int) -> float:
     async def work(worker: int) -> None:
         for number in range(_ROUNDS):
-            await arm(worker, (turn + 1) * _ROUNDS + number)
+            await arm.call(worker, (turn + 1) * _ROUNDS + number)
 
     gc.collect()
-    began = time.process_time()
-    await asyncio.gather(*map(work, range(IN_FLIGHT)))
-    return 1e3 * (time.process_time() - began) / (IN_FLIGHT * _ROUNDS)
+    async with Session(arm.client, seed=1) if arm.client is not None else nullcontext():
+        began = time.process_time()
+        await asyncio.gather(*map(work, range(IN_FLIGHT)))
+        took_s = time.process_time() - began
+    return 1e3 * took_s / (IN_FLIGHT * _ROUNDS)
 
 
 @asynccontextmanager
 async def _arms(port: int) -> AsyncIterator[dict[str, Arm]]:
     url = f"http://127.0.0.1:{port}"
-    client = HttpClient(url)
+    client, merging = HttpClient(url, merge=False), HttpClient(url)
     idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def ask(text: str) -> None:
@@ -119,21 +127,22 @@ async def _arms(port: int) -> AsyncIterator[dict[str, Arm]]:
 
     try:
         # As many connections as the other arms have.
-        async with (
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
-            Session(client, seed=1),
-        ):
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
             yield {
-                "raw_ms": raw,
-                "aiohttp_ms": by_aiohttp,
-                "client_ms_per_call": lambda worker, _: ask(_prompt(worker)),
-                "client_ms_per_new_prompt": lambda worker, number: ask(_prompt(worker, number)),
-                "client_ms_per_merged_call": lambda _, number: ask(_prompt(number)),
+                "raw_ms": Arm(raw),
+                "aiohttp_ms": Arm(by_aiohttp),
+                "client_ms_per_call": Arm(lambda worker, _: ask(_prompt(worker)), client),
+                "client_ms_per_new_prompt": Arm(lambda worker, number: ask(_prompt(worker, number)), client),
+                "client_ms_per_merged_call": Arm(lambda _, number: ask(_prompt(number)), merging),
+                "client_ms_per_listed_call": Arm(
+                    lambda worker, number: ask(_prompt(worker, number)), merging
+                ),
             }
     finally:
         for _, writer in idle:
             writer.close()
         await client.aclose()
+        await merging.aclose()
 
 
 async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> None:

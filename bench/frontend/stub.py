@@ -13,7 +13,7 @@ _HEAD = b"HTTP/1.1 200 OK\r\ndate: Sun, 01 Jan 2026 00:00:00 GMT\r\nserver: uvic
 _LINES = _HEAD + b"content-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n"
 _NOTHING = _HEAD + b"content-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 PROMPT_TOKENS = 40
-_PROMPT = {"prompt": {"kept": 0, "ids": list(range(1000, 1000 + PROMPT_TOKENS))}}
+_PROMPT_IDS = list(range(1000, 1000 + PROMPT_TOKENS))
 _ANSWER = {
     "text": " Add 3 and 5 first, then multiply by the rest.",
     "output_ids": list(range(2000, 2012)),
@@ -64,8 +64,12 @@ class _Stub(asyncio.Protocol):
 def _answer(head: bytes, body: bytes) -> bytes:
     if not head.startswith(b"POST /hive/generate "):
         return _NOTHING
-    samples = len(json.loads(body)["samples"])
-    lines = [_PROMPT, *({"index": index, **_ANSWER} for index in range(samples))]
+    asked = json.loads(body)
+    calls = asked.get("calls", [asked])
+    lines: list[object] = [
+        {"prompt": {"call": at, "kept": 0, "ids": _PROMPT_IDS}} for at in range(len(calls))
+    ]
+    lines += [{"index": index, **_ANSWER} for index in range(sum(len(call["samples"]) for call in calls))]
     return _LINES + b"".join(map(_chunk, lines)) + b"0\r\n\r\n"
 
 

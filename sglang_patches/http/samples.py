@@ -1,6 +1,6 @@
-"""``POST /hive/generate``: one prompt and many samples of its continuation, in one request.
+"""``POST /hive/generate``: one or more prompts, each with many samples of its continuation, in one request.
 
-The prompt is rendered and tokenized once, and all samples go to the scheduler in one message.  Each sample is
+Each prompt is rendered and tokenized once, and all samples go to the scheduler in one message.  Each sample is
 returned as it finishes.  Every sample has its own seed, tag and id.
 """
 
@@ -10,7 +10,8 @@ import asyncio
 import copy
 import inspect
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import orjson
@@ -18,7 +19,7 @@ from fastapi import APIRouter, Request, Response
 from hive_frontend.wire import TAG_KEY
 
 from hive.server.access import Access
-from hive.server.request_checks.samples import PROMPTS
+from hive.server.request_checks.samples import PROMPTS, calls_of, within
 from hive.server.request_tag import RequestError, header_tag, shown, tag_in
 from sglang_patches.http.chat_template import render
 from sglang_patches.http.meta_info import annotate
@@ -35,26 +36,31 @@ def router(tokenizer_manager: Any, access: Access) -> APIRouter:
     @routes.post("/generate")
     async def generate(request: Request) -> Response:
         body = request.scope[PARSED]
-        prompt = None
-        if body.get("messages") is not None:
-            chat = request.app.state.openai_serving_chat
-            rendered = render(chat, body["messages"], body.get("prefix_ids") or [])
-            defaults = rendered["sampling_params"]
-            if defaults is None:
-                rule = "must be sent to /v1/chat/completions, which post-processes the output of this model"
-                refusal = error_body(RequestError("messages", rule), CHAT_ENDPOINT_ONLY)
-                return Response(refusal, 409, media_type="application/json")
-            prompt = {"kept": rendered["kept"], "ids": rendered["ids"]}
-            ids = [*(body.get("prefix_ids") or [])[: rendered["kept"]], *rendered["ids"]]
-            params = with_defaults(body.get("sampling_params") or {}, defaults)
-            body = {**body, "input_ids": ids, "sampling_params": params}
-        samples = Samples(tokenizer_manager, body, request)
+        calls, prompts = [], []
+        listed = "calls" in body
+        for at, call in enumerate(calls_of(body)):
+            if call.get("messages") is not None:
+                with _named(at, listed):
+                    rendered = render(request.app.state.openai_serving_chat, call["messages"], _prefix(call))
+                defaults = rendered["sampling_params"]
+                if defaults is None:
+                    rule = (
+                        "must be sent to /v1/chat/completions, which post-processes the output of this model"
+                    )
+                    refusal = error_body(RequestError("messages", rule), CHAT_ENDPOINT_ONLY)
+                    return Response(refusal, 409, media_type="application/json")
+                prompts.append({"call": at, "kept": rendered["kept"], "ids": rendered["ids"]})
+                ids = [*_prefix(call)[: rendered["kept"]], *rendered["ids"]]
+                params = with_defaults(call.get("sampling_params") or {}, defaults)
+                call = {**call, "input_ids": ids, "sampling_params": params}
+            calls.append(call)
+        samples = Samples(tokenizer_manager, calls, request, listed=listed)
         try:
             await samples.begin()
         except BaseException:
             samples.discard()
             raise
-        return _JsonLinesResponse(samples, prompt)
+        return _JsonLinesResponse(samples, prompts)
 
     @routes.delete("/requests/{rid:path}")
     async def abort(rid: str, request: Request) -> dict[str, Any]:
@@ -67,6 +73,15 @@ def router(tokenizer_manager: Any, access: Access) -> APIRouter:
         return {"rid": rid, "known": known}
 
     return routes
+
+
+def _prefix(call: Mapping[str, Any]) -> Sequence[int]:
+    return call.get("prefix_ids") or []
+
+
+def _named(at: int, listed: bool) -> AbstractContextManager[None]:
+    """Name the fields of errors as the body has them: those of a call in a list are fields of that call."""
+    return within(f"calls[{at}]") if listed else nullcontext()
 
 
 def with_defaults(params: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,6 +103,19 @@ def _aborted(state: Any) -> bool:
     return getattr(state, "abort_requested", False) and not state.dispatched
 
 
+@contextmanager
+def _rejected(field: str) -> Iterator[None]:
+    """Report a value that only the engine rejects: a prompt or an output that is too long, an adapter that was unloaded
+    meanwhile.
+    """
+    try:
+        yield
+    except RequestError:
+        raise
+    except ValueError as error:
+        raise RequestError(field, f"cannot be served: {error}") from None
+
+
 class _SampleEvent:
     """Replaces the event of one sample's state: records which sample has a new output."""
 
@@ -101,41 +129,72 @@ class _SampleEvent:
         self._samples.notify(self._index)
 
 
-class Samples:
-    """The samples of one request, in the engine.
+class _Call:
+    """A prompt and its samples.
 
     Args:
-        manager: SGLang's tokenizer manager.
-        body: the checked request body; ``input_ids`` are the prompt if messages were rendered.
-        request: the client's request, for logs.
+        body: the checked call; ``input_ids`` are the prompt if messages were rendered.
     """
 
-    def __init__(self, manager: Any, body: Mapping[str, Any], request: Request) -> None:
+    def __init__(self, body: Mapping[str, Any]) -> None:
         from sglang.srt.managers.io_struct import GenerateReqInput
 
-        self._manager = manager
-        self._request = request
-        self._requested: list[Mapping[str, Any]] = body["samples"]
-        self._prompt = next(name for name in PROMPTS if body.get(name) is not None)
+        self.samples: list[Mapping[str, Any]] = body["samples"]
+        self.prompt = next(name for name in PROMPTS if body.get(name) is not None)
         shared = body.get("sampling_params") or {}
         custom = shared.get("custom_params") or {}
         tag = custom.get(TAG_KEY) or {}
         header = header_tag.get().to_dict()
-        self._custom = {name: value for name, value in custom.items() if name != TAG_KEY}
-        self._tags = [{**tag, **(sample.get(TAG_KEY) or {}), **header} for sample in self._requested]
-        self._obj = GenerateReqInput(
+        self.tags = [{**tag, **(sample.get(TAG_KEY) or {}), **header} for sample in self.samples]
+        self.obj = GenerateReqInput(
             text=body.get("text"),
             input_ids=body.get("input_ids"),
             # For code that inspects the whole request: either all samples share a tenant, or none has one.
-            sampling_params={**shared, "custom_params": {**self._custom, TAG_KEY: self._tags[0]}},
+            sampling_params={**shared, "custom_params": {**custom, TAG_KEY: self.tags[0]}},
             lora_path=body.get("lora_path"),
             stream=bool(body.get("stream")),
         )
+        self.needed: Any = ()
+        """Encodings that the prompt needs, in the server's own contexts."""
+        self.states: list[Any] = []
+        """Engine states of all samples."""
+
+    def each(self) -> Iterator[Any]:
+        """Yield the engine's request for each sample."""
+        obj = self.obj
+        for sample, tag in zip(self.samples, self.tags, strict=True):
+            one = copy.copy(obj)
+            one.rid = sample.get("rid") or uuid.uuid4().hex
+            custom = {**obj.sampling_params["custom_params"], TAG_KEY: tag}
+            one.sampling_params = {**obj.sampling_params, "custom_params": custom}
+            if sample.get("sampling_seed") is not None:
+                one.sampling_params["sampling_seed"] = sample["sampling_seed"]
+            yield one
+
+
+class Samples:
+    """The samples of one request, in the engine. They are numbered across its calls.
+
+    Args:
+        manager: SGLang's tokenizer manager.
+        calls: the checked calls; see :class:`_Call`.
+        request: the client's request, for logs.
+        listed: whether the body has a list of calls.
+    """
+
+    def __init__(
+        self, manager: Any, calls: Sequence[Mapping[str, Any]], request: Request, *, listed: bool
+    ) -> None:
+        self._manager = manager
+        self._listed = listed
+        self._request = request
+        self._calls = [_Call(call) for call in calls]
+        self._call_of = [call for call in self._calls for _ in call.samples]
+        self._tags = [tag for call in self._calls for tag in call.tags]
         self._states: dict[int, Any] = {}
         """Engine states of unfinished samples, by index."""
         self._updated: dict[int, None] = {}
         self._wakeup = asyncio.Event()
-        self._needed: Any = ()
 
     # Into the engine.
 
@@ -143,79 +202,74 @@ class Samples:
         """Send all samples to the scheduler.
 
         Raises:
-            RequestError: if the request cannot be served.
+            RequestError: if one of the calls cannot be served; then none is.
         """
-        manager, obj = self._manager, self._obj
+        manager = self._manager
         manager.auto_create_handle_loop()
+        for at, call in enumerate(self._calls):
+            with _named(at, self._listed):
+                await self._prepare(call)
+        async with manager.is_pause_cond:
+            await manager.is_pause_cond.wait_for(lambda: not manager.is_pause)
+        async with manager.model_update_lock.reader_lock:
+            tokenized = []
+            for at, call in enumerate(self._calls):
+                with _named(at, self._listed), _rejected(call.prompt):
+                    tokenized.append(await manager._tokenize_one_request(call.states[0].obj))
+            with _rejected("lora_path"):
+                await self._acquire_adapters()
+            await self._send(tokenized)
+
+    async def _prepare(self, call: _Call) -> None:
+        """Check a call and register its samples."""
+        manager, obj = self._manager, call.obj
         if manager.hive_segments is not None:
-            self._needed = await manager.hive_segments.prepare(obj)
-        self._check_adapter()
-        try:
-            obj.normalize_batch_and_arguments()
-            manager._set_default_priority(obj)
-            self._register()
-            async with manager.is_pause_cond:
-                await manager.is_pause_cond.wait_for(lambda: not manager.is_pause)
-            async with manager.model_update_lock.reader_lock:
-                await self._acquire_adapter()
-                await self._send()
-        except RequestError:
-            raise
-        except ValueError as error:
-            # The engine rejects a checked request only if the prompt or the requested output is too long.
-            raise RequestError(self._prompt, f"cannot be served: {error}") from None
-
-    def _register(self) -> None:
-        manager, obj = self._manager, self._obj
-        for index, sample in enumerate(self._requested):
-            one = copy.copy(obj)
-            one.rid = sample.get("rid") or uuid.uuid4().hex
-            custom = {**obj.sampling_params["custom_params"], TAG_KEY: self._tags[index]}
-            one.sampling_params = {**obj.sampling_params, "custom_params": custom}
-            if sample.get("sampling_seed") is not None:
-                one.sampling_params["sampling_seed"] = sample["sampling_seed"]
-            manager._init_req_state(one, self._request)
-            state = manager.rid_to_state[one.rid]
-            state.event = _SampleEvent(self, index)
-            self._states[index] = state
-            manager.request_logger.log_received_request(one, manager.tokenizer, self._request)
-
-    def _check_adapter(self) -> None:
-        path = self._obj.lora_path
+            call.needed = await manager.hive_segments.prepare(obj)
+        path = obj.lora_path
         # The cache contains every adapter that was ever loaded. SGLang reloads an unloaded one on request.
-        if path is not None and path not in self._manager.lora_ref_cache:
+        if path is not None and path not in manager.lora_ref_cache:
             raise RequestError(
                 "lora_path", f"must be the name of an adapter that was loaded, got {shown(path)}"
             )
+        with _rejected(call.prompt):
+            obj.normalize_batch_and_arguments()
+            manager._set_default_priority(obj)
+            for one in call.each():
+                manager._init_req_state(one, self._request)
+                state = manager.rid_to_state[one.rid]
+                state.event = _SampleEvent(self, len(self._states))
+                self._states[len(self._states)] = state
+                call.states.append(state)
+                manager.request_logger.log_received_request(one, manager.tokenizer, self._request)
 
-    async def _acquire_adapter(self) -> None:
-        """Acquire the adapter once per sample; each releases it when it ends."""
-        if self._obj.lora_path is None:
+    async def _acquire_adapters(self) -> None:
+        """Acquire each sample's adapter, or none; each sample releases its adapter when it ends."""
+        states = [state for state in self._states.values() if state.obj.lora_path is not None]
+        if not states:
             return
-        resolved = copy.copy(self._obj)
-        resolved.lora_path = [self._obj.lora_path] * len(self._states)
+        resolved = copy.copy(states[0].obj)
+        resolved.lora_path = [state.obj.lora_path for state in states]
         await self._manager._validate_and_resolve_lora(resolved)
-        for state, lora_id in zip(self._states.values(), resolved.lora_id, strict=True):
+        for state, lora_id in zip(states, resolved.lora_id, strict=True):
             state.obj.lora_id = lora_id
 
-    async def _send(self) -> None:
-        manager = self._manager
-        first = self._states[0].obj
-        tokenized = await manager._tokenize_one_request(first)
+    async def _send(self, tokenized: Sequence[Any]) -> None:
+        """Send all samples in one message; ``tokenized`` has the first one of each call."""
         batch = []
-        for state in self._states.values():
-            if _aborted(state):
-                continue
-            one, obj = copy.copy(tokenized), state.obj
-            one.rid, one.lora_id, one.time_stats = obj.rid, obj.lora_id, state.time_stats
-            one.sampling_params = copy.copy(tokenized.sampling_params)
-            one.sampling_params.sampling_seed = obj.sampling_params.get("sampling_seed")
-            one.sampling_params.custom_params = obj.sampling_params["custom_params"]
-            if obj is not first:
-                state.time_stats.set_tokenize_finish_time()
-            batch.append(one)
+        for call, first in zip(self._calls, tokenized, strict=True):
+            for state in call.states:
+                if _aborted(state):
+                    continue
+                one, obj = copy.copy(first), state.obj
+                one.rid, one.lora_id, one.time_stats = obj.rid, obj.lora_id, state.time_stats
+                one.sampling_params = copy.copy(first.sampling_params)
+                one.sampling_params.sampling_seed = obj.sampling_params.get("sampling_seed")
+                one.sampling_params.custom_params = obj.sampling_params["custom_params"]
+                if state is not call.states[0]:
+                    state.time_stats.set_tokenize_finish_time()
+                batch.append(one)
         if batch:
-            sent = manager._send_batch_request(batch)
+            sent = self._manager._send_batch_request(batch)
             # In later releases of SGLang, this may wait for media.
             if inspect.isawaitable(sent):
                 await sent
@@ -286,8 +340,8 @@ class Samples:
                 return {"index": index, "error": failure}
         if "completion_tokens" in meta:
             annotate(meta, self._tags[index])
-            if self._needed:
-                self._manager.hive_segments.forget_missing(self._needed, meta)
+            if needed := self._call_of[index].needed:
+                self._manager.hive_segments.forget_missing(needed, meta)
         return output
 
     async def _finish(self, state: Any, out: dict[str, Any]) -> dict[str, Any] | None:
@@ -315,11 +369,11 @@ class _JsonLinesResponse(Response):
 
     media_type = "application/x-ndjson"
 
-    def __init__(self, samples: Samples, prompt: dict[str, Any] | None) -> None:
+    def __init__(self, samples: Samples, prompts: list[dict[str, Any]]) -> None:
         super().__init__()
         del self.headers["content-length"]
         self._samples = samples
-        self._prompt = prompt
+        self._prompts = prompts
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         samples = self._samples
@@ -327,7 +381,7 @@ class _JsonLinesResponse(Response):
         gone.add_done_callback(lambda _: samples.wake())
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            lines = [] if self._prompt is None else [{"prompt": self._prompt}]
+            lines = [{"prompt": prompt} for prompt in self._prompts]
             while not (samples.done or gone.done()):
                 lines += await samples.updates()
                 if lines:

@@ -58,6 +58,7 @@ def test_the_report(
     assert {arm.name for arm in report.arms} == set(ARM_NAMES)
     assert len(report.arms) == 2 * len(ARM_NAMES)
     assert report.client_ms_per_merged_call < report.client_ms_per_call
+    assert report.client_ms_per_listed_call < report.client_ms_per_new_prompt
     assert report.memory.states == 10_000
     assert report.command == "python -m bench.frontend --json report.json --quick"
     assert str(tmp_path) not in text

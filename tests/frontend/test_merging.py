@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,17 +39,31 @@ def drawn(index: int, sample: int, text: str | None = None, finish: Any = None) 
     }
 
 
+def calls_of(request: Received) -> list[dict[str, Any]]:
+    calls: list[dict[str, Any]] = request.body.get("calls", [request.body])
+    return calls
+
+
 def sample_of(request: Received, index: int) -> int:
-    shared = request.body["sampling_params"]["custom_params"]["hive"]
-    number: int = {**shared, **request.body["samples"][index].get("hive", {})}["sample"]
-    return number
+    numbers = [
+        {**call["sampling_params"]["custom_params"]["hive"], **sample.get("hive", {})}["sample"]
+        for call in calls_of(request)
+        for sample in call["samples"]
+    ]
+    return int(numbers[index])
+
+
+def samples_of(request: Received) -> int:
+    return sum(len(call["samples"]) for call in calls_of(request))
 
 
 def prompt_line(request: Received) -> list[Any]:
-    if "messages" not in request.body:
-        return []
-    rendered = render(request)[1]
-    return [{"prompt": {"kept": rendered["kept"], "ids": rendered["ids"]}}]
+    lines = []
+    for at, call in enumerate(calls_of(request)):
+        if "messages" in call:
+            rendered = render(replace(request, body=call))[1]
+            lines.append({"prompt": {"call": at, "kept": rendered["kept"], "ids": rendered["ids"]}})
+    return lines
 
 
 def hive_generate(request: Received) -> Answer:
@@ -57,7 +72,7 @@ def hive_generate(request: Received) -> Answer:
     async def lines() -> AsyncIterator[Any]:
         for line in prompt_line(request):
             yield line
-        for index in range(len(request.body["samples"])):
+        for index in range(samples_of(request)):
             yield drawn(index, sample_of(request, index))
 
     return 200, Lines(lines())
@@ -73,7 +88,7 @@ def hive_server(generate: Callable[[Received], Any] = hive_generate) -> Server:
     )
 
 
-def answer_of(sample: int, prompt: list[int] | None = None) -> Completion:
+def answer_of(sample: int, prompt: Any = None) -> Completion:
     return Completion(f"answer {sample}", 2, 1, "stop", PROMPT if prompt is None else prompt, [7, sample, 2])
 
 
@@ -110,29 +125,113 @@ async def test_samples_of_a_state_travel_together() -> None:
     assert len({len(name) for name in names}) == 1
 
 
-async def test_only_what_is_the_same_travels_together() -> None:
-    others = [
-        ask("q"),
-        ask("r"),
-        ask(prompt="q"),
-        ask("q", temperature=0.5),
-        ask("q", session="s-2"),
-        ask("q", attempts=2),
+async def test_prompts_of_a_turn_travel_in_one_request() -> None:
+    asked = [
+        ask("q", sample=0),
+        ask("r", sample=1, temperature=0.5),
+        ask("q", sample=2),
+        ask(prompt="q", sample=3),
+        ask("q", sample=4, session="s-2"),
     ]
     async with hive_server() as server:
         client = HttpClient(server.url)
         await client.register("judge", "s-1")
-        await all_of(client, others)
-        await all_of(client, [ask("q"), ask("q")], lambda text: None)
-        await client.complete(ask("q"))
-        await client.complete(ask("q"))
+        answers = await all_of(client, asked)
+        await client.complete(ask("q", "answer 2", "r"))
         await client.aclose()
+    prompts: list[Any] = [PROMPT, [ord(char) for char in "<user>r"], PROMPT, (), PROMPT]
+    assert answers == [answer_of(number, prompt) for number, prompt in enumerate(prompts)]
+    together, later = server.asked("/hive/generate")
+    assert [
+        (call.get("text") or call["messages"][0]["content"], len(call["samples"]))
+        for call in together.body["calls"]
+    ] == [("q", 2), ("r", 1), ("q", 1), ("q", 1)]
+    assert [call["sampling_params"].get("temperature") for call in together.body["calls"]] == [
+        None,
+        0.5,
+        None,
+        None,
+    ]
+    assert later.body["prefix_ids"] == [*PROMPT, 7, 2, 2]
+
+
+async def test_other_servers_get_a_request_for_each_prompt() -> None:
+    others = [ask("q"), ask("r"), ask("q", temperature=0.5), ask("q", session="s-2")]
+    async with hive_server() as server:
+        # The client has not asked yet whether this is a Hive server.
+        client = HttpClient(server.url)
+        await all_of(client, others)
+        await client.aclose()
+        known = HttpClient(server.url)
+        await known.register("judge", "s-1")
+        await all_of(known, [ask("q"), ask("q", attempts=2)])
+        await all_of(known, [ask("q"), ask("q")], lambda text: None)
+        await known.aclose()
         single = HttpClient(server.url, merge=False)
         await all_of(single, [ask("p", sample=number) for number in range(3)])
         await single.aclose()
-    sent = [request.body["samples"] for request in server.asked("/hive/generate")]
-    assert [len(samples) for samples in sent] == [1] * (len(others) + 7)
-    assert not any("rid" in sample for samples in sent for sample in samples)
+    sent = [calls_of(request) for request in server.asked("/hive/generate")]
+    # A stream and a whole answer may travel together, but as two prompts.
+    assert [len(calls) for calls in sent] == [1] * (len(others) + 2) + [2] + [1] * 3
+    assert all(len(call["samples"]) == 1 for calls in sent for call in calls)
+    assert not any("rid" in sample for (call, *more) in sent if not more for sample in call["samples"])
+
+
+async def test_a_refused_prompt_leaves_the_others() -> None:
+    def generate(request: Received) -> Any:
+        refused = any(call["messages"][0]["content"] == "bad" for call in calls_of(request))
+        return (400, {"detail": "too long"}) if refused else hive_generate(request)
+
+    async with hive_server(generate) as server:
+        client = HttpClient(server.url)
+        await client.register("judge", "s-1")
+        answers = await all_of(client, [ask("q"), ask("bad", sample=1), ask("r", sample=2)])
+        await client.aclose()
+    assert [getattr(answer, "text", None) for answer in answers] == ["answer 0", None, "answer 2"]
+    assert answers[1].status == 400
+    assert len(server.asked("/hive/generate")) == 4
+
+
+async def test_an_unknown_model_is_the_error_of_its_own_calls() -> None:
+    async with hive_server() as server:
+        server.routes["GET /v1/models"] = lambda request: (200, {"data": [{"id": "m", "owned_by": "sglang"}]})
+        client = HttpClient(server.url)
+        await client.register("judge", "s-1")
+        answer, refused = await all_of(client, [ask("q"), ask("r", sample=1, model="unknown")])
+        await client.aclose()
+    assert answer == answer_of(0)
+    assert "has no model 'unknown'" in str(refused)
+
+
+async def test_a_call_that_leaves_is_aborted_while_other_prompts_go_on() -> None:
+    last = asyncio.Event()
+
+    def generate(request: Received) -> Answer:
+        async def lines() -> AsyncIterator[Any]:
+            for line in prompt_line(request):
+                yield line
+            await last.wait()
+            yield drawn(1, 1)
+
+        return 200, Lines(lines())
+
+    async with hive_server(generate) as server:
+        client = HttpClient(server.url)
+        await client.register("judge", "s-1")
+        left, stays = (
+            asyncio.create_task(client.complete(ask(text, sample=at))) for at, text in enumerate("qr")
+        )
+        await server.until(2)
+        left.cancel()
+        await server.until(3)
+        last.set()
+        assert (await stays).text == "answer 1"
+        await client.aclose()
+    (request,) = server.asked("/hive/generate")
+    rid = request.body["calls"][0]["samples"][0]["rid"]
+    assert [request.path for request in server.received if request.method == "DELETE"] == [
+        f"/hive/requests/{rid}"
+    ]
 
 
 async def test_a_search_asks_once_for_the_samples_of_a_state() -> None:

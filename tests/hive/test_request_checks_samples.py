@@ -45,6 +45,31 @@ def test_what_is_wrong_is_named(change: dict[str, Any], field: str) -> None:
     assert caught.value.field == field
 
 
+def test_a_list_of_calls_names_all_samples() -> None:
+    other = {"text": "a", "samples": [{"rid": "c"}]}
+    check_samples({"calls": [GOOD, other]}, LIMITS)
+    assert ids_of({"calls": [GOOD, other]}) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"calls": []}, "calls"),
+        ({"calls": GOOD}, "calls"),
+        ({"calls": [GOOD], "stream": True}, "stream"),
+        ({"calls": [GOOD, 3]}, "calls[1].call"),
+        ({"calls": [{"input_ids": [1], "samples": [{}]}, {"calls": [GOOD]}]}, "calls[1].calls"),
+        ({"calls": [GOOD, {**GOOD, "sampling_params": {"n": 2}}]}, "calls[1].sampling_params.n"),
+        ({"calls": [GOOD, GOOD]}, "calls[1].samples[0].rid"),
+        ({"calls": [{**GOOD, "samples": [{}] * 200}] * 2}, "calls"),
+    ],
+)
+def test_what_is_wrong_in_a_list_is_named(body: dict[str, Any], field: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        check_samples(body, LIMITS)
+    assert caught.value.field == field
+
+
 @given(st.sampled_from([*GOOD, "text", "messages", "sampling_params", "stream", "lora_path"]), json_values)
 def test_whatever_is_sent_it_is_taken_or_refused(name: str, value: Any) -> None:
     body = {**GOOD, name: value}

@@ -116,7 +116,7 @@ def test_messages_are_rendered_within(exact: ReplayClient) -> None:
         "samples": [{"sampling_seed": 8}, {"sampling_seed": 9}],
     }
     told, *answers = ask(exact, {**asked, "sampling_params": {"max_new_tokens": 8, "stop": "xyz"}})
-    assert told == {"prompt": {"kept": rendered["kept"], "ids": rendered["ids"]}}
+    assert told == {"prompt": {"call": 0, "kept": rendered["kept"], "ids": rendered["ids"]}}
     body = {
         "input_ids": prefix[: rendered["kept"]] + rendered["ids"],
         "sampling_params": {**rendered["sampling_params"], "max_new_tokens": 8},
@@ -131,6 +131,41 @@ def test_messages_are_rendered_within(exact: ReplayClient) -> None:
         exact, {**asked, "samples": [asked["samples"][answers[0]["index"]]], "sampling_params": params}
     )  # type: ignore[index]
     assert stopped["meta_info"]["finish_reason"] == {"type": "stop", "matched": word}, stops
+
+
+def test_calls_of_a_list_are_what_each_is_alone(exact: ReplayClient) -> None:
+    exact.flush()
+    spoken = {
+        "messages": DIALOGUE,
+        "sampling_params": {"temperature": 0.9, "max_new_tokens": 7},
+        "samples": [{"sampling_seed": 3}, {"sampling_seed": 4}],
+    }
+    calls = [
+        {"text": PROMPT, "sampling_params": {"max_new_tokens": 6, "temperature": 1.0}, "samples": SEEDED[:2]},
+        spoken,
+        {
+            "text": "Numbers:",
+            "sampling_params": {"max_new_tokens": 5, "temperature": 0.8, "regex": "[0-9 ]{4}"},
+            "samples": [{"sampling_seed": 9, "hive": {"agent": "counter"}}],
+            "stream": True,
+        },
+    ]
+    lines = ask(exact, {"calls": calls})
+    rendered = exact.post("/hive/render", {"messages": DIALOGUE})
+    assert lines[0] == {"prompt": {"call": 1, "kept": 0, "ids": rendered["ids"]}}
+    last = {line["index"]: line for line in lines[1:]}
+    params = {**rendered["sampling_params"], **spoken["sampling_params"]}  # type: ignore[dict-item]
+    calls[1] = {"input_ids": rendered["ids"], "sampling_params": params, "samples": spoken["samples"]}
+    each = [(call, sample) for call in calls for sample in call["samples"]]  # type: ignore[attr-defined]
+    assert sorted(last) == list(range(len(each)))
+    for index, (call, sample) in enumerate(each):
+        # A whole prefill again: behind a cached prefix, rounding differs.
+        exact.flush()
+        assert said(last[index]) == said(alone(exact, call, sample)), index
+    assert last[4]["meta_info"]["hive"]["agent"] == "counter"
+    # The streamed call sent pieces, the others one line each.
+    assert sum(line.get("index") == 4 for line in lines) > 1
+    assert sum("index" in line and line["index"] < 4 for line in lines) == 4
 
 
 def test_an_answer_does_not_wait_for_the_others(exact: ReplayClient) -> None:
@@ -249,6 +284,23 @@ def test_a_bad_request_is_refused_as_a_whole(exact: ReplayClient, change: dict[s
     error = answer.json()["error"]
     assert (error["param"], error["code"]) == (param, 400)
     assert len(ask(exact, GOOD)) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"text": None, "messages": [{"role": "x", "content": ""}]}, "calls[1].messages[0].role"),
+        ({"lora_path": "unknown"}, "calls[1].lora_path"),
+        ({"sampling_params": {"max_new_tokens": 100_000}}, "calls[1].text"),
+    ],
+)
+def test_a_bad_call_refuses_its_whole_list(exact: ReplayClient, change: dict[str, Any], param: str) -> None:
+    rid = f"list-{param}".replace("[", "-").replace("]", "")
+    body = {"calls": [{**GOOD, "samples": [{"rid": rid}]}, {**GOOD, **change}]}
+    answer = exact.http.post("/hive/generate", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    # Nothing of it was begun, and its ids are free.
+    assert len(ask(exact, {"calls": [{**GOOD, "samples": [{"rid": rid}]}, GOOD]})) == 2
 
 
 def test_an_id_in_flight_is_refused(exact: ReplayClient) -> None:

@@ -1,8 +1,9 @@
-"""Checks of ``/hive/generate``: one prompt, and the samples to draw for it."""
+"""Checks of ``/hive/generate``: one or more prompts, and the samples to draw for each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from hive.server.request_checks.batches import check_no_probe, check_segments
@@ -28,12 +29,53 @@ _OF_A_SAMPLE = ("rid", "sampling_seed", "hive")
 
 
 def check_samples(body: Any, limits: Limits) -> None:
-    """Check the body of ``/hive/generate``.
+    """Check the body of ``/hive/generate``: a call (a prompt and its samples), or ``calls`` with several of them.
 
     Raises:
         RequestError: with the invalid field and its rule.
     """
     fields = as_object("body", body)
+    taken: set[str] = set()
+    if "calls" not in fields:
+        _check_call(fields, limits, taken)
+        return
+    _check_known("", fields, ("calls",))
+    calls = fields["calls"]
+    if not isinstance(calls, list) or not 1 <= len(calls) <= MAX_SAMPLES:
+        raise RequestError("calls", f"must be a list of 1 to {MAX_SAMPLES} calls, got {shown(calls)}")
+    for at, call in enumerate(calls):
+        with within(f"calls[{at}]"):
+            _check_call(as_object("call", call), limits, taken)
+    if sum(len(call["samples"]) for call in calls) > MAX_SAMPLES:
+        raise RequestError("calls", f"must have at most {MAX_SAMPLES} samples together")
+
+
+@contextmanager
+def within(parent: str) -> Iterator[None]:
+    """Name the fields of a :class:`RequestError` as fields of ``parent``."""
+    try:
+        yield
+    except RequestError as error:
+        raise RequestError(f"{parent}.{error.field}", error.rule) from None
+
+
+def calls_of(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the calls in a checked body."""
+    return body.get("calls") or [body]
+
+
+def ids_of(body: Mapping[str, Any]) -> list[str]:
+    """Return the ids that a checked body gives its samples."""
+    return [
+        sample["rid"]
+        for call in calls_of(body)
+        for sample in call["samples"]
+        if sample.get("rid") is not None
+    ]
+
+
+def _check_call(fields: Mapping[str, Any], limits: Limits, taken: set[str]) -> None:
+    """Check a prompt and its samples. ``taken`` are the ids of samples before these, and gets theirs."""
     _check_known("", fields, _FIELDS)
     _check_prompt(fields, limits)
     params = fields.get("sampling_params")
@@ -47,12 +89,7 @@ def check_samples(body: Any, limits: Limits) -> None:
         check_name("lora_path", fields["lora_path"], limits)
     if fields.get("stream") is not None:
         check_flag("stream", fields["stream"], limits)
-    _check_each(fields.get("samples"), limits)
-
-
-def ids_of(body: Mapping[str, Any]) -> list[str]:
-    """Return the ids that a checked body gives its samples."""
-    return [sample["rid"] for sample in body["samples"] if sample.get("rid") is not None]
+    _check_each(fields.get("samples"), limits, taken)
 
 
 def _check_prompt(fields: Mapping[str, Any], limits: Limits) -> None:
@@ -73,10 +110,9 @@ def _check_prompt(fields: Mapping[str, Any], limits: Limits) -> None:
         raise RequestError("text", "must not be empty")
 
 
-def _check_each(samples: Any, limits: Limits) -> None:
+def _check_each(samples: Any, limits: Limits, taken: set[str]) -> None:
     if not isinstance(samples, list) or not 1 <= len(samples) <= MAX_SAMPLES:
         raise RequestError("samples", f"must be a list of 1 to {MAX_SAMPLES} samples, got {shown(samples)}")
-    taken: set[str] = set()
     for at, sample in enumerate(samples):
         name = f"samples[{at}]"
         _check_known(f"{name}.", as_object(name, sample), _OF_A_SAMPLE)

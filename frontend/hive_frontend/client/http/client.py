@@ -58,10 +58,11 @@ class HttpClient(Client):
     says. Other errors are not retried, nor is a stream after its first piece. A server that has answered before and
     refuses connections now is assumed to be restarting: the client waits for it until `timeout_s`.
 
-    Concurrent calls that differ only in their seeds and tags, such as samples of one state, are merged into one HTTP
-    request. Each keeps its own seed, tag, limits and errors. A request to OpenAI's endpoints has one seed, that of the
-    first call, and one token count, of which each call is charged an equal share; the prompt is charged to the first
-    call. `merge=False` sends every call separately.
+    Concurrent calls are merged into one HTTP request: at a Hive server all that are made in one turn of the event
+    loop, elsewhere those that differ only in their seeds and tags, such as samples of one state. Each keeps its own
+    seed, tag, limits and errors. A request to OpenAI's endpoints has one seed, that of the first call, and one token
+    count, of which each call is charged an equal share; the prompt is charged to the first call. `merge=False` sends
+    every call separately.
 
     `extra_headers` are sent with every request. `extra_body` is merged into bodies for OpenAI's endpoints, and
     overrides fields of the same name. With `prices`, replies and totals have costs.
@@ -133,7 +134,9 @@ class HttpClient(Client):
         self._generate = GenerateRoute(self._transport)
         self._openai = OpenAIRoutes(self._transport, extra_body or {})
         # Behind a router the tag of a request is sent in headers, which can name one call only.
-        self._merger = Merger(self._transport, self._serve) if merge and servers is None else None
+        self._merger = (
+            Merger(self._transport, self._serve, self._takes_prompts) if merge and servers is None else None
+        )
 
     @property
     def url(self) -> str:
@@ -268,8 +271,12 @@ class HttpClient(Client):
             return await call.alone(self._serve)
         return await self._merger.answer(call, attempts)
 
+    def _takes_prompts(self) -> bool:
+        """Return whether one request may have several prompts."""
+        return bool(self._is_hive) and self._has_hive_generate and not self._chat_only
+
     async def _serve(self, calls: Sequence[PendingCall]) -> None:
-        """Send calls that differ only in seed and tag, and settle them."""
+        """Send calls, and settle them. Unless the server takes several prompts, they differ only in seed and tag."""
         request = calls[0].request
         attempts = self._attempts if request.attempts is None else request.attempts
         if self._has_hive_generate and not (request.prompt is None and self._chat_only):
@@ -280,28 +287,42 @@ class HttpClient(Client):
         if len(calls) == 1:
             await self._serve_alone(calls[0], attempts)
             return
+        if any(call.prompt_key != calls[0].prompt_key for call in calls):
+            self._send_separately(calls)
+            return
         try:
             await self._serve_batch(calls, attempts)
         except ModelError as error:
             self._retry_separately(calls, error)
-        for call in waiting(calls):
-            call.settle(None)
+        self._send_separately(calls)
 
     async def _serve_hive(self, calls: Sequence[PendingCall], attempts: int) -> bool:
         """Send the calls to a Hive server in one request; False if other routes must be used."""
-        request = calls[0].request
-        adapter = await self._names.adapter(request.model)
+        models = {call.request.model for call in calls}
         try:
-            self._has_hive_generate = await self._hive.draw(calls, adapter, attempts)
+            adapters = {model: await self._names.adapter(model) for model in models}
+        except ModelError:
+            if len(models) == 1:
+                raise
+            # Only the calls of one model have this error.
+            self._send_separately(calls)
+            return True
+        try:
+            self._has_hive_generate = await self._hive.draw(calls, adapters, attempts)
         except ModelError as error:
             if self._is_hive is None and error.status is not None and not await self._detect_hive():
                 return False
-            if error.status == 409 and request.prompt is None:
+            if error.status == 409 and any(call.request.prompt is None for call in calls):
                 self._is_hive = self._chat_only = True
                 return False
             self._retry_separately(calls, error)
         self._is_hive = self._has_hive_generate or self._is_hive
         return self._has_hive_generate
+
+    @staticmethod
+    def _send_separately(calls: Sequence[PendingCall]) -> None:
+        for call in waiting(calls):
+            call.settle(None)
 
     @staticmethod
     def _retry_separately(calls: Sequence[PendingCall], error: ModelError) -> None:

@@ -1,8 +1,9 @@
-"""`POST /hive/generate`: one request renders a dialogue, and draws one or more answers."""
+"""`POST /hive/generate`: one request renders one or more dialogues, and draws one or more answers to each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from hive_frontend.client.body_fields import grammar_fields, message_fields, sampling_fields
@@ -27,9 +28,11 @@ class HiveGenerate:
         self._prompts = prompts
         self._tag_of = tag_of
 
-    async def draw(self, calls: Sequence[PendingCall], adapter: str | None, attempts: int) -> bool:
-        """Settle `calls`, which differ only in seed and tag; False if the server does not have the route."""
-        drawing = _Drawing(self._transport, self._prompts, self._tag_of, calls, adapter)
+    async def draw(
+        self, calls: Sequence[PendingCall], adapters: Mapping[str | None, str | None], attempts: int
+    ) -> bool:
+        """Settle `calls`; False if the server does not have the route. `adapters` are those of the calls' models."""
+        drawing = _Drawing(self._transport, self._prompts, self._tag_of, calls, adapters)
         try:
             return await self._transport.stream(
                 PATH,
@@ -51,36 +54,22 @@ class HiveGenerate:
             return True
 
 
-class _Drawing:
-    """One request with its retries. Each attempt sends the calls that have no answer yet."""
+class _SharedPrompt:
+    """A prompt in a request, and the calls that share it: they differ only in seed and tag."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        prompts: PromptCache,
-        tag_of: Callable[[Any], Mapping[str, Any]],
-        calls: Sequence[PendingCall],
-        adapter: str | None,
-    ) -> None:
-        self._transport = transport
-        self._what = f"POST {transport.url}{PATH}"
+    def __init__(self, prompts: PromptCache, calls: Sequence[PendingCall]) -> None:
         self._prompts = prompts
-        self._tag_of = tag_of
         self._calls = calls
-        self._adapter = adapter
-        self._sent: list[PendingCall] = []
         self._prefix: Sequence[int] = ()
-        self._prompt_ids: Sequence[int] = ()
-        self._transient_status: int | None = None
-        """Status of a single call of this attempt that failed transiently, if any did."""
+        self.ids: Sequence[int] = ()
+        """The prompt's tokens, once the server has told them."""
 
-    def body(self) -> Json:
-        """Return the body of the next attempt, for all calls that are still waiting."""
-        self._sent = calls = next_attempt(self._calls, self._abort)
-        self._transient_status = None
+    def body(self, tag_of: Callable[[Any], Mapping[str, Any]], adapter: str | None) -> Json:
+        """Return the fields of the prompt and its samples."""
+        calls = self._calls
         request = calls[0].request
         streams = calls[0].text is not None
-        tags = [self._tag_of(call.request) for call in calls]
+        tags = [tag_of(call.request) for call in calls]
         shared = dict(tags[0])
         for tag in tags[1:]:
             shared = {name: value for name, value in shared.items() if tag.get(name) == value}
@@ -106,23 +95,69 @@ class _Drawing:
             )
             if self._prefix:
                 body["prefix_ids"] = list(self._prefix)
-        if self._adapter is not None:
-            body["lora_path"] = self._adapter
+        if adapter is not None:
+            body["lora_path"] = adapter
         body["samples"] = [
             _sample(call, {name: value for name, value in tag.items() if name not in shared})
             for call, tag in zip(calls, tags, strict=True)
         ]
         return body
 
+    def take(self, rendered: Json) -> None:
+        """Process the line about the prompt."""
+        request = self._calls[0].request
+        kept = rendered["kept"]
+        self.ids = [*self._prefix[:kept], *rendered["ids"]]
+        if self._prompts.get(request.session, request.messages) is None:
+            self._prompts.add(request.session, request.messages, Prompt("", self.ids, {}, kept))
+
+
+class _Drawing:
+    """One request with its retries. Each attempt sends the calls that have no answer yet."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        prompts: PromptCache,
+        tag_of: Callable[[Any], Mapping[str, Any]],
+        calls: Sequence[PendingCall],
+        adapters: Mapping[str | None, str | None],
+    ) -> None:
+        self._transport = transport
+        self._what = f"POST {transport.url}{PATH}"
+        self._prompts = prompts
+        self._tag_of = tag_of
+        self._calls = calls
+        self._adapters = adapters
+        self._shared: list[_SharedPrompt] = []
+        """The prompts of this attempt."""
+        self._sent: list[tuple[PendingCall, _SharedPrompt]] = []
+        """The calls of this attempt, in the order of the server's numbers, each with its prompt."""
+        self._transient_status: int | None = None
+        """Status of a single call of this attempt that failed transiently, if any did."""
+
+    def body(self) -> Json:
+        """Return the body of the next attempt, for all calls that are still waiting."""
+        self._transient_status = None
+        self._shared, self._sent, bodies = [], [], []
+        for _, group in groupby(next_attempt(self._calls, self._abort), key=lambda call: call.prompt_key):
+            calls = list(group)
+            shared = _SharedPrompt(self._prompts, calls)
+            bodies.append(shared.body(self._tag_of, self._adapters[calls[0].request.model]))
+            self._shared.append(shared)
+            self._sent += [(call, shared) for call in calls]
+        return bodies[0] if len(bodies) == 1 else {"calls": bodies}
+
     def take(self, line: Json) -> None:
         """Process a line of the answer: about the prompt, or about one of the calls."""
         if "prompt" in line:
-            self._take_prompt(line["prompt"])
+            rendered = line["prompt"]
+            self._shared[rendered["call"]].take(rendered)
             return
         index = line.get("index")
         if not isinstance(index, int) or not 0 <= index < len(self._sent):
             raise ModelError(f"{self._what}: {_why(line)}", status=_status(line))
-        call = self._sent[index]
+        call, shared = self._sent[index]
         if not call.is_waiting:
             return
         if "error" in line:
@@ -144,7 +179,7 @@ class _Drawing:
             call.text.text = line["text"]
             line["text"] = call.text.finish(as_dict(finish).get("matched"))
         request = call.request
-        done = read_generated(line, self._prompt_ids)
+        done = read_generated(line, shared.ids)
         if request.prompt is None and done.output_ids:
             self._prompts.add_answer(request.session, request.messages, done.text, done.output_ids)
         call.settle(done)
@@ -163,13 +198,6 @@ class _Drawing:
         await self._transport.send(
             "DELETE", f"/hive/requests/{call.rid}", None, attempts=1, missing_ok=True, wait_for_restart=False
         )
-
-    def _take_prompt(self, prompt: Json) -> None:
-        request = self._sent[0].request
-        kept = prompt["kept"]
-        self._prompt_ids = [*self._prefix[:kept], *prompt["ids"]]
-        if self._prompts.get(request.session, request.messages) is None:
-            self._prompts.add(request.session, request.messages, Prompt("", self._prompt_ids, {}, kept))
 
 
 def _sample(call: PendingCall, tag: Json) -> Json:

@@ -1,7 +1,8 @@
-"""Merging of concurrent calls that differ only in seed and tag into one HTTP request.
+"""Merging of concurrent calls into one HTTP request.
 
-Samples of one state, votes and other calls with the same prompt are made within one turn of the event loop. A call
-waits no longer than that turn, so a single call loses nothing.
+Samples of one state, votes, and the calls of states that a search evaluates together are made within one turn of the
+event loop. A call waits no longer than that turn, so a single call loses nothing. Calls that differ only in seed and
+tag share one prompt in the request. Hive servers take several prompts in one request; others get a request for each.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ MAX_MERGED = 128
 
 
 Serve = Callable[[Sequence["PendingCall"]], Awaitable[None]]
-"""Sends one request for several calls, and settles them. An exception is the error of all that are still waiting."""
+"""Sends one request for several calls, and settles them. An exception is the error of all that are still waiting.
+Calls with the same prompt are neighbours."""
 
 
 class PendingCall:
@@ -35,11 +37,13 @@ class PendingCall:
         "abort",
         "answer",
         "error",
+        "prompt_key",
         "refused",
         "request",
         "rid",
         "started",
         "text",
+        "together",
         "unchecked",
     )
 
@@ -48,6 +52,16 @@ class PendingCall:
         self.text = None if on_text is None else StreamedText(on_text, request.sampling.stop)
         self.answer: asyncio.Future[Completion | None] = asyncio.get_running_loop().create_future()
         """The answer, or None if the call must be sent separately."""
+        # The session is part of the key because the tokens of a prompt depend on the answers of the session.
+        self.prompt_key: Hashable = (
+            request.messages,
+            request.prompt,
+            request.sampling,
+            request.session,
+            request.model,
+            self.text is None,
+        )
+        """What calls that share a prompt in a request have in common: all but seed and tag."""
         self.started = False
         """Whether a piece of the answer was delivered."""
         self.abandoned = False
@@ -56,6 +70,8 @@ class PendingCall:
         """Whether the call was refused in a merged request."""
         self.unchecked = False
         """Whether the server may have ignored the grammar."""
+        self.together: list[PendingCall] = []
+        """The calls of the request in which this call was merged."""
         self.rid = ""
         """Request id at the server, by which the call can be aborted alone."""
         self.abort: Callable[[PendingCall], Awaitable[None]] | None = None
@@ -86,53 +102,53 @@ class PendingCall:
             self.answer.set_result(outcome)
 
 
-class Merger:
-    """Merges the calls that are made in one turn of an event loop."""
+Forming = dict[int, dict[Hashable, list[PendingCall]]]
+"""The calls of this turn, by number of attempts and prompt."""
 
-    def __init__(self, transport: Transport, serve: Serve) -> None:
+
+class Merger:
+    """Merges the calls that are made in one turn of an event loop.
+
+    `serve` sends a request; `takes_prompts` returns whether one request may have several prompts.
+    """
+
+    def __init__(self, transport: Transport, serve: Serve, takes_prompts: Callable[[], bool]) -> None:
         self._transport = transport
         self._serve = serve
+        self._takes_prompts = takes_prompts
 
     async def answer(self, call: PendingCall, attempts: int) -> Completion:
         """Return the answer to a call that is tried `attempts` times."""
-        request = call.request
-        # The fields that an HTTP request has once for all its samples. The session is one of them, because the tokens
-        # of a prompt depend on the answers of the session.
-        key = (
-            request.messages,
-            request.prompt,
-            request.sampling,
-            request.session,
-            request.model,
-            attempts,
-            call.text is None,
-        )
         connection = self._transport.connection()
-        group = connection.forming.get(key)
-        if group is None or len(group) >= MAX_MERGED:
-            group = connection.forming[key] = []
-            asyncio.get_running_loop().call_soon(self._send_group, connection.forming, key, group)
-        group.append(call)
+        by_prompt = connection.forming.get(attempts)
+        if by_prompt is None:
+            by_prompt = connection.forming[attempts] = {}
+            asyncio.get_running_loop().call_soon(self._send_turn, connection.forming, attempts)
+        by_prompt.setdefault(call.prompt_key, []).append(call)
         try:
             done = await call.answer
         except asyncio.CancelledError:
             call.abandoned = True
-            self._leave(group, call)
+            self._leave(call)
             raise
         return await call.alone(self._serve) if done is None else done
 
-    def _send_group(
-        self, forming: dict[Hashable, list[PendingCall]], key: Hashable, group: list[PendingCall]
-    ) -> None:
+    def _send_turn(self, forming: Forming, attempts: int) -> None:
         """Send the calls that were collected in this turn."""
-        if forming.get(key) is group:
-            del forming[key]
-        group[:] = [call for call in group if call.is_waiting]
-        if len(group) == 1:
-            group[0].settle(None)
-        elif group:
-            connection = self._transport.connection()
-            connection.start(id(group), asyncio.ensure_future(self._run(group)))
+        groups = [calls for group in forming.pop(attempts).values() if (calls := waiting(group))]
+        if self._takes_prompts():
+            groups = [[call for calls in groups for call in calls]]
+        for group in groups:
+            for start in range(0, len(group), MAX_MERGED):
+                self._send(group[start : start + MAX_MERGED])
+
+    def _send(self, calls: list[PendingCall]) -> None:
+        if len(calls) == 1:
+            calls[0].settle(None)
+            return
+        for call in calls:
+            call.together = calls
+        self._transport.connection().start(id(calls), asyncio.ensure_future(self._run(calls)))
 
     async def _run(self, group: list[PendingCall]) -> None:
         try:
@@ -145,12 +161,12 @@ class Merger:
             for call in group:
                 call.settle(copy_error(error))
 
-    def _leave(self, group: list[PendingCall], call: PendingCall) -> None:
+    def _leave(self, call: PendingCall) -> None:
         connection = self._transport.connection()
-        task = connection.tasks.get(id(group))
+        task = connection.tasks.get(id(call.together))
         if task is None:
             return
-        if not any(other.is_waiting for other in group):
+        if not any(other.is_waiting for other in call.together):
             # This closes the connection, which aborts all calls of the request at the server.
             task.cancel()
         elif call.abort is not None:
