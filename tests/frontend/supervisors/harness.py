@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from hive_frontend import Drop, Fire, Supervisor
-from hive_frontend.supervisors import Ask
+from hive_frontend import Ask, Drop, Fire, Supervisor
 from hive_frontend.supervisors.state import best_first
 
 Path = tuple[int, ...]

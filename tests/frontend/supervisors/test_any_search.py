@@ -7,9 +7,22 @@ import random
 from typing import Any
 
 import pytest
-from hive_frontend import Agent, Supervisor, SupervisorError, agent, gen
+from hive_frontend import (
+    MCTS,
+    Agent,
+    Ask,
+    Beam,
+    BestOfN,
+    Searcher,
+    SelfRefine,
+    Supervisor,
+    SupervisorError,
+    TreeOfThoughts,
+    Vote,
+    agent,
+    gen,
+)
 from hive_frontend.compiler.flow_graph import FlowGraph, FlowNode
-from hive_frontend.supervisors import MCTS, Ask, Beam, BestOfN, Searcher, SelfRefine, TreeOfThoughts, Vote
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -9,21 +9,30 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from hive_frontend import Request, RunResult, State, Supervisor, agent, arun, fail, gen, run, score
-from hive_frontend.supervisors import (
+from hive_frontend import (
     MCTS,
     Beam,
     BestOfN,
     Decision,
     Drop,
     Fire,
+    Request,
+    RunResult,
     Searcher,
     SearchProgress,
     SelfRefine,
+    State,
+    Supervisor,
     TreeOfThoughts,
     Vote,
-    searcher,
+    agent,
+    arun,
+    fail,
+    gen,
+    run,
+    score,
 )
+from hive_frontend.supervisors import searcher
 from hive_frontend.supervisors.state import best_first
 from hive_frontend.testing import ScriptedModel
 

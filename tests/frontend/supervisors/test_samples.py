@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hive_frontend import Supervisor
-from hive_frontend.supervisors import Beam, BestOfN, SelfRefine
+from hive_frontend import Beam, BestOfN, SelfRefine, Supervisor
 from hypothesis import given
 from hypothesis import strategies as st
 
