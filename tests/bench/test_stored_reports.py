@@ -1,4 +1,4 @@
-"""The reports in ``bench/results`` load with the readers of their workloads, and nothing in them is unknown to those."""
+"""The reports in ``bench/results`` load with the readers of their workloads, which know all of their fields."""
 
 from __future__ import annotations
 

@@ -8,14 +8,21 @@ to add a release.
 from __future__ import annotations
 
 import importlib
+import re
 from functools import cache
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sglang_patches.contract.releases.base import Release
 
-SUPPORTED = ("0.5.17", "0.5.23")
-"""Exact versions of SGLang, oldest first."""
+SUPPORTED = tuple(
+    sorted(
+        (module.name[1:].replace("_", ".") for module in iter_modules(__path__) if module.name != "base"),
+        key=lambda version: [int(number) for number in re.findall(r"\d+", version)],
+    )
+)
+"""Exact versions of SGLang, oldest first: each has a module here, such as ``v0_5_17``."""
 
 
 class UnsupportedRelease(RuntimeError):
