@@ -1,7 +1,7 @@
 """The releases of SGLang that Hive supports (:data:`SUPPORTED`), with one adapter for each.
 
 An adapter (:class:`~sglang_patches.contract.releases.base.Release`) contains only what differs between releases.
-Hooks that only one release needs are marked in :mod:`sglang_patches.contract.patches`. ``docs/upgrading.md`` says how
+Hooks that not all releases need are marked in :mod:`sglang_patches.contract.patches`. ``docs/upgrading.md`` says how
 to add a release.
 """
 
@@ -16,10 +16,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sglang_patches.contract.releases.base import Release
 
+
+def order(version: str) -> list[int]:
+    """Return the key that sorts versions from the oldest to the newest."""
+    return [int(number) for number in re.findall(r"\d+", version)]
+
+
 SUPPORTED = tuple(
     sorted(
         (module.name[1:].replace("_", ".") for module in iter_modules(__path__) if module.name != "base"),
-        key=lambda version: [int(number) for number in re.findall(r"\d+", version)],
+        key=order,
     )
 )
 """Exact versions of SGLang, oldest first: each has a module here, such as ``v0_5_17``."""
