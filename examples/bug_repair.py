@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from hive_frontend.supervisors import MCTS
 from rich.console import Console
 
 from examples.random_model import random_model
 from hive import (
+    MCTS,
     ChildEnded,
     Client,
     HttpClient,

@@ -2,7 +2,7 @@
 
 Takes every flag of SGLang's own launcher plus the ``--hive-*`` group.  Without ``--model-path`` it serves the
 embedded model; without a GPU it chooses settings for a CPU.  This is the only module of ``hive`` that uses SGLang.  It
-imports it late, so that a missing extra gives one sentence instead of a traceback.
+imports it late, and Hive's flags too, so that a missing extra gives one sentence instead of a traceback.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hive.server.flags.refused_settings import refusal, segments_refusal
-from hive.server.flags.server_args import HiveServerArgs
 from hive.server.roles import UnfitAdapter, lora_flags
+
+if TYPE_CHECKING:
+    from hive.server.flags.server_args import HiveServerArgs
 
 MODEL_FLAGS = frozenset({"--model-path", "--model", "--config"})
 """SGLang's flags that select the model; without any of them, the server serves the embedded one."""
@@ -69,6 +72,8 @@ def split_args(argv: Sequence[str]) -> tuple[HiveServerArgs, list[str]]:
     Raises:
         SystemExit: status 2, after an error message with the flag and its rule.
     """
+    from hive.server.flags.server_args import HiveServerArgs
+
     parser = argparse.ArgumentParser(prog="python -m hive.launch_server", add_help=False, allow_abbrev=False)
     HiveServerArgs.add_cli_args(parser)
     namespace, rest = parser.parse_known_args(list(argv))
@@ -106,6 +111,8 @@ def print_help() -> None:
     """Print SGLang's flags and Hive's."""
     from sglang.srt.server_args import ServerArgs
 
+    from hive.server.flags.server_args import HiveServerArgs
+
     parser = argparse.ArgumentParser(
         usage="python -m hive.launch_server [FLAGS]",
         description="SGLang's server with Hive's patches. Without --model-path it serves the embedded model.",
@@ -122,9 +129,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         SystemExit: non-zero, after one clear message, if the server cannot start as requested.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    hive_args, rest = split_args(arguments)
     if importlib.util.find_spec("sglang") is None:
         raise SystemExit("hive: SGLang is not installed. Run: uv pip install 'hive[server]'")
+    hive_args, rest = split_args(arguments)
     hive_args.to_environment()
 
     from sglang.srt.plugins import load_plugins

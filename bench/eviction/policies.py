@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hive.server.agents.window import WindowSettings
-from hive.server.eviction.density import DensitySettings
+from hive.server.eviction.policies import ENGINE_POLICIES, policies
+from hive.server.eviction.policies.density import DensitySettings
 
 CLAIRVOYANT = "clairvoyant"
 """Name of the bound among the policies."""
-_DENSITY, _WINDOW = DensitySettings(), WindowSettings()
+_WINDOW = WindowSettings()
 
 
 @dataclass(frozen=True)
@@ -25,18 +26,16 @@ class Policy:
     """Whether requests name their agent and session."""
     ends: bool = True
     """Whether the end of a session is announced."""
-    density: DensitySettings = _DENSITY
+    density: DensitySettings | None = None
+    """Constants of the policy density, if they differ from the server's."""
     window: WindowSettings = _WINDOW
 
 
 POLICIES = {
     policy.name: policy
     for policy in (
-        Policy("lru", "lru", hive=False),
-        Policy("lfu", "lfu", hive=False),
-        Policy("slru", "slru", hive=False),
-        Policy("paper", "paper"),
-        Policy("density", "density"),
+        *(Policy(name, name, hive=False) for name in ENGINE_POLICIES),
+        *(Policy(name, name) for name in policies()),
         Policy("density-endless", "density", ends=False),
         Policy("density-anonymous", "density", agents=False, ends=False),
     )

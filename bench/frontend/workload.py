@@ -88,7 +88,7 @@ def next_thought(thought: Thought, sample: int, answer: str) -> Thought:
 
 
 def best_first(thoughts: Sequence[Thought]) -> list[Thought]:
-    """States in Hive's order of promise."""
+    """States, the best score first."""
     return sorted(thoughts, key=lambda thought: (-thought.score, thought.path))
 
 

@@ -60,7 +60,7 @@ class Shape:
                 return Once()
             case Method.BEST_OF_N:
                 # In batches, so that like the others it stops when a patch repairs. What is repaired scores 0.
-                return BestOfN(self.patches, at=PATCH, batch=min(self.branching, self.patches), enough=0.0)
+                return BestOfN(self.patches, at=PATCH, batch=min(self.branching, self.patches), target=0.0)
             case Method.TOT:
                 return TreeOfThoughts(branch_at=PATCH, branching=self.branching, breadth=self.breadth)
             case Method.MCTS:

@@ -20,8 +20,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from hive_frontend.supervisors import MCTS, BestOfN
-
 from examples.game24 import prompts
 from examples.game24.players import PROPOSER, VALUER, Player
 from examples.game24.rules import (
@@ -35,7 +33,7 @@ from examples.game24.rules import (
     show,
     step_regex,
 )
-from hive import Supervisor, TreeOfThoughts, agent, fail, gen, score
+from hive import MCTS, BestOfN, Supervisor, TreeOfThoughts, agent, fail, gen, score
 
 STEPS: Final = 3
 """Steps from four numbers to one: what a game costs that is played straight on."""

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from hive_frontend.supervisors.once import Once
     from hive_frontend.supervisors.searcher import Searcher, SearchProgress, lineage
     from hive_frontend.supervisors.self_refine import SelfRefine
-    from hive_frontend.supervisors.state import Ask, Decision, Drop, Fire, State, by_promise
+    from hive_frontend.supervisors.state import Ask, Decision, Drop, Fire, State, best_first
     from hive_frontend.supervisors.tree_of_thoughts import TreeOfThoughts
     from hive_frontend.supervisors.vote import Vote
     from hive_frontend.views.live import LiveView
@@ -131,7 +131,7 @@ __all__ = [
     "Workspace",
     "agent",
     "arun",
-    "by_promise",
+    "best_first",
     "choose",
     "decode",
     "fail",
@@ -185,7 +185,7 @@ _NAMES_OF = {
     "supervisors.once": "Once",
     "supervisors.searcher": "SearchProgress Searcher lineage",
     "supervisors.self_refine": "SelfRefine",
-    "supervisors.state": "Ask Decision Drop Fire State by_promise",
+    "supervisors.state": "Ask Decision Drop Fire State best_first",
     "supervisors.tree_of_thoughts": "TreeOfThoughts",
     "supervisors.vote": "Vote",
     "views.live": "LiveView",

@@ -26,32 +26,18 @@ from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey, TreeNode
 from hive.server.agents.registry import OTHER, AgentRegistry
 from hive.server.eviction.accounting import ResidencyAccounting, Use
 from hive.server.eviction.base import EvictionPolicy, Weigh
-from hive.server.eviction.contribution import ContributionPolicy
-from hive.server.eviction.density import DensityPolicy, DensitySettings
 from hive.server.eviction.leaves import LeafIndex
 from hive.server.eviction.node import NodeRecord
+from hive.server.eviction.policies import ENGINE_POLICIES, policy_of
+from hive.server.eviction.policies.density import DensityPolicy, DensitySettings
 from hive.server.integrity import IntegrityError
 from sglang_patches.contract.releases import current
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
 
-ENGINE_POLICIES = ("lru", "lfu", "slru")
-"""SGLang's own policies; under these, Hive's caches only do the accounting."""
-
 BATCH_SHARE = 100
 """The smallest eviction batch is the pool's size divided by this number."""
-
-
-def policy_of(name: str, agents: AgentRegistry, settings: DensitySettings) -> EvictionPolicy | None:
-    """Return the policy of ``--hive-eviction``; None for SGLang's own policies."""
-    match name:
-        case "paper":
-            return ContributionPolicy(agents.window.score)
-        case "density":
-            return DensityPolicy(agents.window.score, settings)
-        case _:
-            return None
 
 
 class WorthStrategy(EvictionStrategy):  # type: ignore[misc]
@@ -357,11 +343,14 @@ def _ids(nodes: Iterable[TreeNode]) -> list[int]:
 
 
 def build_radix_cache(
-    params: CacheInitParams, policy: str, agents: AgentRegistry, settings: DensitySettings | None = None
+    params: CacheInitParams, policy: str, agents: AgentRegistry, density: DensitySettings | None = None
 ) -> HiveRadixCache:
-    """Build the cache of ``--hive-eviction``; changes ``params`` if the policy is SGLang's own."""
+    """Build the cache of ``--hive-eviction``; changes ``params`` if the policy is SGLang's own.
+
+    ``density`` sets constants of that policy for which there are no flags.
+    """
     if policy in ENGINE_POLICIES:
         params.eviction_policy = policy
-    return HiveRadixCache(
-        params, agents=agents, policy=policy_of(policy, agents, settings or DensitySettings())
-    )
+    score = agents.window.score
+    decides = policy_of(policy, score) if density is None else DensityPolicy(score, density)
+    return HiveRadixCache(params, agents=agents, policy=decides)

@@ -33,7 +33,7 @@ from hive.server.eviction.accounting import Use
 from hive.server.eviction.leaves import LeafIndex
 from hive.server.eviction.node import NodeRecord
 from hive.server.integrity import IntegrityError
-from hive.server.kv_segments.correctors import PlacedRun
+from hive.server.kv_segments.correctors.base import PlacedRun
 from hive.server.kv_segments.plan import Intervals, Piece, Span, all_chosen, plan, runs_of
 from hive.server.kv_segments.request import CONTEXTS, Keep, WireSpan
 from hive.server.kv_segments.segment import EncodedSegment, Placement, SegmentKey

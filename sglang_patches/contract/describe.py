@@ -112,21 +112,21 @@ def _row(module: str, patches: Sequence[Patch]) -> tuple[str, ...]:
 
 
 def _limits(patch: Patch) -> str:
-    """Return the limits of a hook: the platform and the release, if not all."""
+    """Return the limits of a hook: the platform and the releases, if not all."""
     limits = ["CPU only"] if patch.group == "cpu" else []
-    if patch.only is not None:
-        limits.append(f"{patch.only} only")
+    limits += [f"since {patch.since}"] if patch.since is not None else []
+    limits += [f"until {patch.until}"] if patch.until is not None else []
     return f" ({', '.join(limits)})" if limits else ""
 
 
 def _symbols(seam: Seam) -> Iterable[str]:
-    """Yield the symbols of all releases, then those of single releases."""
+    """Yield the symbols of all releases, then those of some releases."""
     for prefix, symbols in (
         ("", seam.symbols),
-        *((f"{name} only: ", own) for name, own in seam.only.items()),
+        *((f"since {first}: ", own) for first, own in seam.since.items()),
     ):
-        if symbols:
-            yield prefix + ", ".join(f"`{symbol}`" for symbol in _shortened(symbols))
+        if symbols or prefix:
+            yield prefix + (", ".join(f"`{symbol}`" for symbol in _shortened(symbols)) or "none")
 
 
 def _shortened(symbols: Iterable[str]) -> Iterable[str]:

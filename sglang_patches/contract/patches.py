@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from sglang_patches.contract.releases import order
 from sglang_patches.contract.upstream import (
     ADMISSION,
     ANSWERS,
@@ -65,8 +66,10 @@ class Patch:
     """Changes in SGLang that, together, would make the hook unnecessary."""
     group: Group = "hive"
     """``cpu``: applied wherever the CPU platform is active. ``hive``: applied only under ``hive.launch_server``."""
-    only: str | None = None
-    """The only release in :data:`~sglang_patches.contract.releases.SUPPORTED` that needs the hook; None if all do."""
+    since: str | None = None
+    """The first release of SGLang that needs the hook; None if all up to ``until`` do."""
+    until: str | None = None
+    """The last one; None if all later ones do."""
 
 
 _MANAGERS = "sglang.srt.managers."
@@ -140,7 +143,7 @@ PATCHES: tuple[Patch, ...] = (
         why="Upstream overrides --sampling-backend on a CPU.",
         breaks="On a CPU, Hive's sampler and the Logits Cache do not run.",
         upstream=(CPU_SAMPLER,),
-        only="0.5.17",
+        until="0.5.17",
     ),
     Patch(
         "sglang.srt.arg_groups.platform_hook.handle_cpu_backends",
@@ -151,7 +154,7 @@ PATCHES: tuple[Patch, ...] = (
         why="Upstream overrides --sampling-backend on a CPU.",
         breaks="On a CPU, Hive's sampler and the Logits Cache do not run.",
         upstream=(CPU_SAMPLER,),
-        only="0.5.23",
+        since="0.5.23",
     ),
     Patch(
         "sglang.srt.server_args.ServerArgs.__repr__",
@@ -172,7 +175,7 @@ PATCHES: tuple[Patch, ...] = (
         why="SGLang logs its arguments at startup.",
         breaks="The log contains both API keys.",
         upstream=(SECRETS,),
-        only="0.5.23",
+        since="0.5.23",
     ),
     Patch(
         "sglang.srt.entrypoints.http_server._setup_and_run_http_server",
@@ -259,7 +262,7 @@ PATCHES: tuple[Patch, ...] = (
         why="Upstream gives every token of a streamed chunk the alternatives of the first.",
         breaks="Streamed chats show wrong top_logprobs for replayed tokens.",
         upstream=(STREAMED_LOGPROBS,),
-        only="0.5.17",
+        until="0.5.17",
     ),
     Patch(
         "sglang.srt.mem_cache.registry.default_radix_cache_factory",
@@ -284,7 +287,7 @@ PATCHES: tuple[Patch, ...] = (
         why="A corrector needs slots for tokens that it recomputes, and admission does not count them.",
         breaks="With --hive-kv-segments, a nearly full pool can end the scheduler.",
         upstream=(PLACED_KV,),
-        only="0.5.17",
+        until="0.5.17",
     ),
     Patch(
         _MANAGERS + "schedule_policy.SchedulePolicy.calc_priority",
@@ -401,7 +404,7 @@ PATCHES: tuple[Patch, ...] = (
             "choreographies return nonsense."
         ),
         upstream=(PLACED_KV,),
-        only="0.5.17",
+        until="0.5.17",
     ),
     Patch(
         _SCHEDULER + "is_disable_overlap_for_batch",
@@ -432,7 +435,7 @@ PATCHES: tuple[Patch, ...] = (
         why="A request that timed out must leave Hive's accounting.",
         breaks="A distinct sample that timed out in the queue blocks its state.",
         upstream=(ENDS,),
-        only="0.5.17",
+        until="0.5.17",
     ),
     Patch(
         _SCHEDULER + "get_new_batch_prefill",
@@ -557,4 +560,9 @@ PATCHES: tuple[Patch, ...] = (
 
 def patches_of(release: str) -> tuple[Patch, ...]:
     """Return the hooks that a release of SGLang needs."""
-    return tuple(patch for patch in PATCHES if patch.only in (None, release))
+    return tuple(
+        patch
+        for patch in PATCHES
+        if (patch.since is None or order(patch.since) <= order(release))
+        and (patch.until is None or order(release) <= order(patch.until))
+    )

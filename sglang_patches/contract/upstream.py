@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sglang_patches.contract.releases import order
+
 
 @dataclass(frozen=True)
 class Change:
@@ -151,12 +153,13 @@ class Seam:
     does: str
     upstream: str
     """The change in SGLang that would make it a public API, or unnecessary."""
-    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Further symbols, by the only release of SGLang in which Hive uses them."""
+    since: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Further symbols, by the first release of SGLang in which Hive uses them; those of a later one replace them."""
 
     def symbols_of(self, release: str) -> tuple[str, ...]:
         """Return the symbols that Hive uses in a release of SGLang."""
-        return (*self.symbols, *self.only.get(release, ()))
+        begun = [first for first in self.since if order(first) <= order(release)]
+        return (*self.symbols, *(self.since[max(begun, key=order)] if begun else ()))
 
 
 _RADIX = "srt.mem_cache.radix_cache.RadixCache."
@@ -327,6 +330,7 @@ SEAMS: tuple[Seam, ...] = (
                 "srt.model_executor.forward_batch_info.ForwardBatch",
                 "srt.model_executor.runner.decode_cuda_graph_runner.DecodeCudaGraphRunner",
             ),
+            "0.5.23": (),
         },
     ),
     Seam(

@@ -25,7 +25,7 @@ from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from hive.server.flags.server_args import HiveServerArgs
-from hive.server.logits_cache.device_sampling import DrawnRows, Truncations, draw_rows
+from hive.server.logits_cache.device_sampling import DrawnRows, Truncations, draw_rows, rules_of
 from hive.server.logits_cache.distinct import Constraint
 from hive.server.logits_cache.head import Head
 from hive.server.logits_cache.packing import pack, pack_rows
@@ -161,10 +161,8 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
         self, logits: torch.Tensor, info: SamplingBatchInfo, positions: torch.Tensor
     ) -> tuple[torch.Tensor, SampledRows]:
         """Draw on the CPU: the head decides nearly every draw, and only the others read the whole row."""
-        parameters = (info.temperatures.view(-1), info.top_ks, info.top_ps, info.min_ps)
-        rules = [
-            SamplingRule(*rule) for rule in zip(*(tensor.tolist() for tensor in parameters), strict=True)
-        ]
+        parameters = (tensor.tolist() for tensor in rules_of(info))
+        rules = [SamplingRule(*rule) for rule in zip(*parameters, strict=True)]
         heads = top_heads(logits, info.temperatures.view(-1), self._head_size)
         rows = HostRows(heads, logits, rules, self._min_probability)
         seeds, places = info.sampling_seed.tolist(), positions.tolist()
@@ -194,15 +192,12 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
             remaining = remaining.to(logits.device, non_blocking=True)
         drawn = draw_rows(
             logits,
-            info.temperatures.view(-1),
-            info.top_ks,
-            info.top_ps,
-            info.min_ps,
+            *rules_of(info),
             info.sampling_seed,
             positions,
             self._head_size,
             self._min_probability,
-            Truncations(info.need_top_k_sampling, info.need_top_p_sampling, info.need_min_p_sampling),
+            Truncations.of(info),
             remaining,
         )
         return drawn.tokens, DeviceRows(drawn)

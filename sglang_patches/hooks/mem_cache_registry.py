@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hive.server.eviction.density import DensitySettings
+from hive.server.eviction.policies import ENGINE_POLICIES, policy_of
 from hive.server.flags.server_args import HiveServerArgs
 from sglang_patches.cache.selection import other_cache, registry_of
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 def around_default_radix_cache_factory(original: Callable[..., Any], ctx: TreeCacheBuildContext) -> Any:
     """Build Hive's subclass if SGLang would build one of the two caches that it extends."""
-    from sglang_patches.cache.radix_cache import ENGINE_POLICIES, HiveRadixCache, policy_of
+    from sglang_patches.cache.radix_cache import HiveRadixCache
 
     args = HiveServerArgs.from_environment()
     if args.eviction in ENGINE_POLICIES:
@@ -41,7 +41,7 @@ def around_default_radix_cache_factory(original: Callable[..., Any], ctx: TreeCa
         )
         return original(ctx)
     agents = registry_of(args)
-    policy = policy_of(args.eviction, agents, DensitySettings(max_share=args.eviction_max_share))
+    policy = policy_of(args.eviction, agents.window.score, args.eviction_max_share)
     logger.info("Hive: eviction policy: %s", args.eviction)
     if args.kv_segments:
         from sglang_patches.forward.kv_segments import build_cache, require

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from hive.server.kv_segments.correctors import Corrector, PlacedRun, corrector_of
+from hive.server.kv_segments.correctors import corrector_of
+from hive.server.kv_segments.correctors.base import Corrector, PlacedRun
 from hive.server.kv_segments.plan import Piece, Run
 from hive.server.kv_segments.request import CONTEXTS, Keep, KvRequest
 from hive.server.kv_segments.segment import EncodedSegment, Placement, SegmentKey, digest
@@ -65,7 +66,7 @@ class KvState:
     @classmethod
     def of(cls, request: KvRequest, tenant: str, adapter: str, tokens: array[int]) -> KvState:
         """Return the state of a request that has just arrived."""
-        return cls(request, corrector_of(request.corrector, "corrector"), tenant, adapter, tokens)
+        return cls(request, corrector_of(request.corrector), tenant, adapter, tokens)
 
     @property
     def tainted(self) -> bool:

@@ -152,7 +152,7 @@ def cached_request(req: Req, seed: int, next_seed: int | None, *, share_tenants:
     params, tag = req.sampling_params, tag_of(req)
     return CachedRequest(
         namespace=_namespace(req, share_tenants),
-        rule=SamplingRule.of(params.temperature, params.top_k, params.top_p, params.min_p),
+        rule=SamplingRule.of_params(params),
         seed=seed,
         prompt=req.origin_input_ids,
         policy=tag.get("replay", "stepwise"),

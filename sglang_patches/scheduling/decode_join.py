@@ -95,7 +95,7 @@ def _admit(scheduler: Scheduler, req: Req, running: Sequence[Req]) -> bool:
         req.init_next_round_input(scheduler.tree_cache)
         if not release.is_resident(req, resident):
             return False
-        scheduler.hive.lent += 1
+        scheduler.hive.shared_prefix += 1
     # The next decode step needs one slot per request. Upstream's own check retracts requests if there is none.
     release.take_resident(scheduler, req, resident)
     # Tokens that the model did not compute for this request count as cached prompt, as after a prefill.

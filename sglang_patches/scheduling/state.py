@@ -43,7 +43,7 @@ class SchedulerState:
     """Requests of this loop with replayed tokens that have yet to be sent, by identity."""
     joined: int = 0
     """Replayed requests that entered the decode batch without a prefill."""
-    lent: int = 0
+    shared_prefix: int = 0
     """Joined requests whose KV was in the slots of a request that was still running."""
     steps: Steps = field(default_factory=Steps)
     memory: CacheMemory | None = None
@@ -67,7 +67,7 @@ class SchedulerState:
                 "replaying": len(self.replaying),
                 "waiting": self.waiting,
                 "joined": self.joined,
-                "lent": self.lent,
+                "shared_prefix": self.shared_prefix,
             }
         known = self.agents.summary(view)
         if self.tree is not None:

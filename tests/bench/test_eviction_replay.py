@@ -14,7 +14,7 @@ from bench.eviction.pool_replay import Leak, PoolReplay
 from bench.eviction.scenarios import SCENARIOS, Scenario, replay
 from bench.eviction.workload import SPAMMER, Chat, Flood, Generator, Inflating, Rtl, traced
 from bench.traces.trace import Event, Request, Tokens, Trace
-from hive.server.eviction.density import DensitySettings
+from hive.server.eviction.policies.density import DensitySettings
 
 _PROGRAMS = Rtl(slots=3, sessions=2, rounds=2)
 SMALL = [

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hive_frontend import Once, Request, RunResult, Session, run
-from hive_frontend.supervisors import MCTS
+from hive_frontend import MCTS, Once, Request, RunResult, Session, run
 from hive_frontend.testing import ScriptedModel
 from typer import Typer
 from typer.testing import CliRunner

@@ -164,7 +164,7 @@ async def test_a_model_of_tests_keeps_messages_as_a_server_does() -> None:
     async with Session(model):
         system = await prefill("a b c")
         far = await prefill([7, 8], parents=[system], offsets=[10], name="far")
-        assert (far.offset, far.end, far.in_tokens, far.content) == (13, 15, True, "")
+        assert (far.offset, far.end, far.from_tokens, far.content) == (13, 15, True, "")
         await system.delete()
         await system.delete()
         with pytest.raises(ModelError, match="there is no message 'm-1'"):
@@ -436,7 +436,7 @@ async def test_texts_stand_in_the_order_of_the_parents_and_offsets_are_ignored()
 
 async def test_texts_refuse_tokens() -> None:
     async with Session(TextMessages(echo())):
-        for call in prefill([1]), decode([1]), decode("A:", parents=[message(in_tokens=True)]):
+        for call in prefill([1]), decode([1]), decode("A:", parents=[message(from_tokens=True)]):
             with pytest.raises(HiveError, match="pass strings to prefill and decode, not tokens"):
                 await call
 

@@ -99,7 +99,7 @@ async def test_the_two_calls_as_they_are_sent() -> None:
         assert "x-hive-replay" not in request.headers
     assert [request.headers["x-hive-agent"] for request in (one, two, three)] == ["main", "planner", "main"]
     assert [len(server.asked(f"/hive/messages/{answer.id}")), system.offset, system.end] == [2, 0, 7]
-    assert (plan.text, plan.tokens, plan.offset, plan.end, plan.in_tokens) == ("", 2, 40, 42, True)
+    assert (plan.text, plan.tokens, plan.offset, plan.end, plan.from_tokens) == ("", 2, 40, 42, True)
     assert (answer.header, answer.offset, answer.end) == ("A:", 16, 16 + len(answer.content))
     assert answer.text == f" four {seed % 1000}"
     assert answer.output_ids == tuple(map(ord, answer.text))
@@ -118,7 +118,7 @@ async def test_what_is_left_out_is_the_servers() -> None:
     settings = request.body["sampling_params"]
     assert settings.keys() == {"max_new_tokens", "sampling_seed", "json_schema"}
     assert json.loads(settings["json_schema"]) == {"type": "object"}
-    assert made.in_tokens
+    assert made.from_tokens
     assert made.header == ""
 
 

@@ -188,28 +188,28 @@ class Env:
         return self.position
 
 
-@pytest.mark.parametrize("redo", [False, True])
+@pytest.mark.parametrize("rerun", [False, True])
 def test_a_tool_that_changes_what_the_agent_holds(
-    tmp_path: Path, redo: bool, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, rerun: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     @agent
     async def program() -> Any:
         env = Env()
-        seen = [await tool(env.step, 5, redo=redo)]
+        seen = [await tool(env.step, 5, rerun=rerun)]
         await gen("end", name="end")
-        seen.append(await tool(env.step, 1, redo=redo))
+        seen.append(await tool(env.step, 1, rerun=rerun))
         return seen, env.position
 
     with caplog.at_level(logging.WARNING):
         interrupted(program, tmp_path / "j")
     told = [record.getMessage() for record in caplog.records if "a tool changed" in record.getMessage()]
-    if redo:
+    if rerun:
         assert not told
         assert run(program, model=ECHO, checkpoint=tmp_path / "j").value == ([5, 6], 6)
         return
     (warning,) = told
     assert "changed variable 'env' of program" in warning
-    with pytest.raises(JournalError, match=r"changed variable 'env' of program.* redo=True"):
+    with pytest.raises(JournalError, match=r"changed variable 'env' of program.* rerun=True"):
         run(program, model=ECHO, checkpoint=tmp_path / "j")
 
 

@@ -19,7 +19,9 @@ from sglang.srt.mem_cache.radix_cache import RadixKey, TreeNode
 
 from hive.server.agents.registry import AgentRegistry
 from hive.server.agents.window import WindowSettings
-from hive.server.eviction.density import DensitySettings
+from hive.server.eviction.base import EvictionPolicy
+from hive.server.eviction.policies import policy_of
+from hive.server.eviction.policies.density import DensityPolicy, DensitySettings
 from sglang_patches.cache.radix_cache import build_radix_cache, subtree
 from sglang_patches.requests.request_state import RequestState
 from tests.sglang_patches.pool_engine import RequestOfEngine
@@ -96,6 +98,10 @@ class KvPool:
 
     def _cache(self, policy: str, density: DensitySettings | None) -> Any:
         return build_radix_cache(self.params, policy, self.agents, density)
+
+    def _policy(self, name: str, density: DensitySettings | None) -> EvictionPolicy | None:
+        score = self.agents.window.score
+        return policy_of(name, score) if density is None else DensityPolicy(score, density)
 
     # What the scheduler does.
 

@@ -19,12 +19,13 @@ from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.mem_cache.base_prefix_cache import InitLoadBackParams, MatchPrefixParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
-from hive.server.eviction.density import DensitySettings
+from hive.server.eviction.policies import ENGINE_POLICIES
+from hive.server.eviction.policies.density import DensitySettings
 from hive.server.kv_segments.plan import Run
 from hive.server.kv_segments.request import KV_FIELD, KvRequest
 from hive.server.kv_segments.segment import EncodedSegment
 from hive.server.kv_segments.slots import HostKv
-from sglang_patches.cache.radix_cache import ENGINE_POLICIES, policy_of, subtree
+from sglang_patches.cache.radix_cache import subtree
 from sglang_patches.cache.segmented_cache import SegmentedRadixCache
 from sglang_patches.forward import kv_forward
 from sglang_patches.forward.decode_rows import DecodeRows
@@ -236,7 +237,7 @@ class SegmentedPool(KvPool):
             capacity=self._capacity,
             host_capacity=self._host,
             agents=self.agents,
-            policy=policy_of(policy, self.agents, density or DensitySettings()),
+            policy=self._policy(policy, density),
         )
 
     # What the scheduler does.

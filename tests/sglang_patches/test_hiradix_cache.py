@@ -37,11 +37,11 @@ from sglang.srt.mem_cache.radix_cache import TreeNode
 from hive.server.agents.registry import OTHER
 from hive.server.agents.window import WindowSettings
 from hive.server.eviction.accounting import ResidencyAccounting
-from hive.server.eviction.density import DensitySettings
 from hive.server.eviction.leaves import LeafIndex
+from hive.server.eviction.policies.density import DensitySettings
 from hive.server.integrity import IntegrityError
 from sglang_patches.cache.hiradix_cache import HiveHiRadixCache
-from sglang_patches.cache.radix_cache import policy_of, subtree
+from sglang_patches.cache.radix_cache import subtree
 from tests.sglang_patches.kv_pool import KvPool, PooledRequest, hashes, path_of
 from tests.sglang_patches.test_radix_cache import strangers
 
@@ -122,7 +122,7 @@ class TieredPool(KvPool):
             served_model_name="none",
             extra_metric_labels=None,
         )
-        decides = policy_of(policy, self.agents, density or DensitySettings())
+        decides = self._policy(policy, density)
         return HiveHiRadixCache(self.params, server_args, agents=self.agents, policy=decides)
 
     @property

@@ -25,8 +25,8 @@ from sglang.srt.session.streaming_session import StreamingSession
 
 import sglang_patches.cache.hiradix_cache
 from hive.server.agents.registry import OTHER
-from hive.server.eviction.contribution import ContributionPolicy
-from hive.server.eviction.density import DensityPolicy
+from hive.server.eviction.policies.contribution import ContributionPolicy
+from hive.server.eviction.policies.density import DensityPolicy
 from hive.server.flags.server_args import ENVIRONMENT_VARIABLE, HiveServerArgs
 from sglang_patches.cache.radix_cache import HiveRadixCache
 from sglang_patches.cache.selection import agent_aware, other_cache

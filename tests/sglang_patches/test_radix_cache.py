@@ -22,8 +22,8 @@ from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey, TreeNode
 
 from hive.server.agents.registry import OTHER, AgentRegistry
 from hive.server.agents.window import WindowSettings
-from hive.server.eviction.density import DEAD, DensitySettings
 from hive.server.eviction.leaves import LeafIndex
+from hive.server.eviction.policies.density import DEAD, DensitySettings
 from hive.server.integrity import IntegrityError
 from sglang_patches.cache.radix_cache import (
     BATCH_SHARE,

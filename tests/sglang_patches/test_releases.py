@@ -18,8 +18,10 @@ from hive.server.flags.server_args import ENVIRONMENT_VARIABLE, HiveServerArgs
 from sglang_patches.cache.radix_cache import HiveRadixCache
 from sglang_patches.cache.selection import other_cache
 from sglang_patches.contract import releases
+from sglang_patches.contract.patches import patches_of
 from sglang_patches.contract.releases.base import Release
 from sglang_patches.contract.releases.v0_5_23 import _truncated
+from sglang_patches.contract.upstream import SEAMS
 from sglang_patches.hooks.mem_cache_registry import around_default_radix_cache_factory
 from sglang_patches.hooks.tokenizer_manager import before_send_one_request
 from tests.sglang_patches.kv_pool import KvPool
@@ -35,6 +37,12 @@ def test_every_supported_release_has_a_whole_adapter(version: str) -> None:
 def test_other_versions_are_refused_with_the_list(version: str) -> None:
     with pytest.raises(releases.UnsupportedRelease, match=r"this Hive supports 0\.5\.17 and 0\.5\.23"):
         releases.check(version)
+
+
+def test_a_newer_release_begins_with_the_hooks_and_symbols_of_the_newest() -> None:
+    newest = releases.SUPPORTED[-1]
+    assert patches_of("99.0") == patches_of(newest) != patches_of(releases.SUPPORTED[0])
+    assert all(seam.symbols_of("99.0") == seam.symbols_of(newest) for seam in SEAMS)
 
 
 @pytest.mark.parametrize("tag", [{}, {"hive": {"agent": "a"}}, {"hive": {"sample": 5}, "other": 1}])

@@ -21,7 +21,9 @@ from sglang.srt.server_args import PortArgs, ServerArgs, set_global_server_args_
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from hive.server.embedded_model import ensure_embedded_model
-from hive.server.kv_segments.correctors import Blend, PlacedRun, RecomputeNone
+from hive.server.kv_segments.correctors.base import PlacedRun
+from hive.server.kv_segments.correctors.blend import Blend
+from hive.server.kv_segments.correctors.recompute_none import RecomputeNone
 from hive.server.kv_segments.plan import Piece, Run
 from hive.server.kv_segments.request import KvRequest
 from hive.server.kv_segments.slots import KvSlots

@@ -50,7 +50,7 @@ class CachedMessage:
     """Where the KV of its context came from."""
     output_ids: tuple[int, ...] = ()
     """Tokens that the model wrote. Empty for a prefilled message, or if the server does not report them."""
-    in_tokens: bool = False
+    from_tokens: bool = False
     """Whether any part was given as tokens, so that the whole text is unknown."""
 
     @property

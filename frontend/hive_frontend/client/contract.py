@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from hive_frontend.client.cached_message import CachedMessage
 from hive_frontend.client.messages import Message
@@ -15,6 +16,7 @@ from hive_frontend.errors import HiveError, ModelError
 
 # Only the characters that all grammar engines let a regex escape; `re.escape` also escapes spaces, which some refuse.
 _REGEX_SPECIAL = frozenset(r"\.^$*+?{}[]|()/")
+_NUMBERS = ("temperature", "top_p", "top_k")
 
 OnText = Callable[[str], None]
 """Receives an answer piece by piece, as it arrives."""
@@ -81,13 +83,70 @@ class Sampling(_Settings):
         return self.regex
 
 
-def schema_text(schema: Mapping[str, Any] | str) -> str:
+class SamplingSettings(TypedDict, total=False):
+    """The settings of `gen` and `decode` that become `Sampling`."""
+
+    max_tokens: int
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    stop: str | Sequence[str]
+    regex: str | None
+    json_schema: Mapping[str, Any] | str | None
+    choices: Sequence[str] | None
+
+
+def sampling_of(
+    max_tokens: int = 256,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    stop: str | Sequence[str] = (),
+    regex: str | None = None,
+    json_schema: Mapping[str, Any] | str | None = None,
+    choices: Sequence[str] | None = None,
+) -> Sampling:
+    """Check the settings of a call, and return them as `Sampling`."""
+    return _sampling(
+        max_tokens,
+        temperature,
+        top_p,
+        top_k,
+        (stop,) if isinstance(stop, str) else tuple(stop),
+        regex,
+        None if json_schema is None else _schema_text(json_schema),
+        () if choices is None else _checked_choices(choices),
+    )
+
+
+@functools.lru_cache(maxsize=512)
+def _sampling(*settings: Any) -> Sampling:
+    """Return `Sampling(*settings)`. Cached, because programs make calls with the same few settings again and again."""
+    for name, number in zip(Sampling._fields, settings, strict=True):
+        if name in _NUMBERS and number is not None and not isinstance(number, (int, float)):
+            raise TypeError(f"{name} must be a number, such as {name}=1, not {number!r}")
+    return Sampling(*settings)
+
+
+def _checked_choices(choices: Sequence[str]) -> tuple[str, ...]:
+    options = () if isinstance(choices, str) else tuple(choices)
+    if not options or not all(isinstance(option, str) and option for option in options):
+        raise ValueError(f"choices must be a list of non-empty strings, not {choices!r}")
+    return options
+
+
+def _schema_text(schema: Mapping[str, Any] | str) -> str:
     """Return a JSON schema as JSON text. Keys keep their order, in which a model then writes the fields."""
     try:
-        loaded = json.loads(schema) if isinstance(schema, str) else dict(schema)
-        return json.dumps(loaded)
+        return _reformatted(schema) if isinstance(schema, str) else json.dumps(dict(schema))
     except (TypeError, ValueError) as error:
         raise ValueError(f"json_schema must be a JSON schema, as a dict or as text: {error}") from None
+
+
+@functools.lru_cache(maxsize=256)
+def _reformatted(text: str) -> str:
+    """Return the same JSON in one format. Cached, because a program passes the same text at every call."""
+    return json.dumps(json.loads(text))
 
 
 def _escape(text: str) -> str:

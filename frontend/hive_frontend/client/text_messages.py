@@ -22,7 +22,7 @@ def prefilled(call: MessageCall, id: str) -> CachedMessage:
     text = call.request.prompt or ""
     tokens = max(1, len(text.split())) if call.tokens is None else len(call.tokens)
     return CachedMessage(
-        id, call.request.session, text, tokens, call.offset, in_tokens=call.tokens is not None
+        id, call.request.session, text, tokens, call.offset, from_tokens=call.tokens is not None
     )
 
 
@@ -37,7 +37,7 @@ def decoded(call: MessageCall, id: str, done: Completion) -> CachedMessage:
         prefix.offset,
         header=prefix.text,
         output_ids=tuple(done.output_ids),
-        in_tokens=prefix.in_tokens,
+        from_tokens=prefix.from_tokens,
     )
 
 
@@ -100,5 +100,5 @@ class TextMessages(Client):
 
     @staticmethod
     def _check(call: MessageCall) -> None:
-        if call.tokens is not None or any(parent.in_tokens for parent in call.parents):
+        if call.tokens is not None or any(parent.from_tokens for parent in call.parents):
             raise HiveError("TextMessages sends text only: pass strings to prefill and decode, not tokens")

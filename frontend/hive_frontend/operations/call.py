@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from types import CoroutineType
 from typing import Any, TypeVar, cast, overload
 
-from hive_frontend.client.contract import Sampling, schema_text
+from hive_frontend.client.contract import Sampling, sampling_of
 from hive_frontend.client.dialogue import Dialogue, as_messages
 from hive_frontend.client.messages import Message
 from hive_frontend.client.reply import Reply
@@ -15,7 +15,7 @@ from hive_frontend.client.structured import parse_as, schema_of
 from hive_frontend.errors import JournalError
 from hive_frontend.operation import NOT_NOW, Call, NotNow, Operation, tracked
 from hive_frontend.operations.fork import Memo, copy
-from hive_frontend.operations.model_call import ModelCall, checked_sample, sampling_of
+from hive_frontend.operations.model_call import ModelCall, checked_sample
 from hive_frontend.operations.transition import Transition
 from hive_frontend.wire import check_name
 
@@ -241,8 +241,6 @@ def gen(
         if json_schema is not None:
             raise ValueError("schema and json_schema exclude each other: give at most one of them")
         json_schema = schema_of(schema)
-    elif json_schema is not None:
-        json_schema = schema_text(json_schema)
     sampling = sampling_of(max_tokens, temperature, top_p, top_k, stop, regex, json_schema, choices)
     # Not `tracked`, which is a price at every step of a search: the compiler knows `gen` where it sees it.
     return Gen(

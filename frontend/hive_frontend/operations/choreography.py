@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Unpack, cast
 
 from hive_frontend.client.cached_message import CachedMessage
 from hive_frontend.client.contract import (
@@ -20,11 +20,12 @@ from hive_frontend.client.contract import (
     OnText,
     Request,
     Sampling,
-    schema_text,
+    SamplingSettings,
+    sampling_of,
 )
 from hive_frontend.operation import Operation, tracked
 from hive_frontend.operations.fork import Memo
-from hive_frontend.operations.model_call import ModelCall, checked_sample, sampling_of
+from hive_frontend.operations.model_call import ModelCall, checked_sample
 from hive_frontend.operations.transition import Transition
 from hive_frontend.wire import check_name
 
@@ -137,16 +138,9 @@ def decode(
     new_offset: int | None = None,
     name: str | None = None,
     agent: str | None = None,
-    max_tokens: int = 256,
-    temperature: float | None = None,
-    top_p: float | None = None,
-    top_k: int | None = None,
-    stop: str | Sequence[str] = (),
-    regex: str | None = None,
-    json_schema: Mapping[str, Any] | str | None = None,
-    choices: Sequence[str] | None = None,
     sample: int | None = None,
     corrector: Corrector | None = None,
+    **settings: Unpack[SamplingSettings],
 ) -> Operation[CachedMessage]:
     """Decode a message that begins with `header` and that the server keeps.
 
@@ -155,16 +149,15 @@ def decode(
 
     `header` is a non-empty string or list of token ids; the logits after its last token give the first sampled token.
     The message consists of the header and what the model wrote, without the end token; its `text` is what the model
-    wrote, a `Reply`. `parents`, `offsets`, `new_offset` and the errors are those of `prefill`. All other parameters are
-    those of `gen`: the state can be a branch point, where each firing samples another message with its own seed.
+    wrote, a `Reply`. `parents`, `offsets`, `new_offset` and the errors are those of `prefill`. `sample` and `settings`
+    (`max_tokens`, `temperature`, `choices` and so on) are those of `gen`: the state can be a branch point, where each
+    firing samples another message with its own seed.
 
     `corrector` selects the part of the parents' KV that the server recomputes, because it was computed without
     attending to what precedes it now: `"none"`, `"recompute-all"`, or a kind with its settings, such as
     `{"kind": "first-k", "share": 0.15}`. The default is the server's choice.
     """
-    if json_schema is not None:
-        json_schema = schema_text(json_schema)
-    sampling = sampling_of(max_tokens, temperature, top_p, top_k, stop, regex, json_schema, choices)
+    sampling = sampling_of(**settings)
     if corrector is not None and not isinstance(corrector, (str, Mapping)):
         raise TypeError(
             f'corrector must be a name such as "none", or a dict with a "kind", not {corrector!r}'

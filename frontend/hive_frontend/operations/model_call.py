@@ -1,10 +1,8 @@
-"""Model calls as data, and the checks of their settings."""
+"""Model calls as data."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from hive_frontend.client.contract import Sampling
 from hive_frontend.client.dialogue import Dialogue
@@ -12,8 +10,6 @@ from hive_frontend.client.messages import Message
 from hive_frontend.operation import Call, Operation
 
 T = TypeVar("T")
-
-_NUMBERS = ("temperature", "top_p", "top_k")
 
 
 class ModelCall(Operation[T]):
@@ -57,42 +53,3 @@ def checked_sample(sample: int | None) -> int | None:
     if sample is not None and not 0 <= sample < 2**31:
         raise ValueError(f"sample must be from 0 to 2**31 - 1, not {sample!r}")
     return sample
-
-
-def sampling_of(
-    max_tokens: int,
-    temperature: float | None,
-    top_p: float | None,
-    top_k: int | None,
-    stop: str | Sequence[str],
-    regex: str | None,
-    json_schema: str | None,
-    choices: Sequence[str] | None,
-) -> Sampling:
-    """Check the settings of a call, and return them as `Sampling`; `json_schema` must be text already."""
-    return _sampling(
-        max_tokens,
-        temperature,
-        top_p,
-        top_k,
-        (stop,) if isinstance(stop, str) else tuple(stop),
-        regex,
-        json_schema,
-        () if choices is None else _checked_choices(choices),
-    )
-
-
-@functools.lru_cache(maxsize=512)
-def _sampling(*settings: Any) -> Sampling:
-    """Return `Sampling(*settings)`. Cached, because programs make calls with the same few settings again and again."""
-    for name, number in zip(Sampling._fields, settings, strict=True):
-        if name in _NUMBERS and number is not None and not isinstance(number, (int, float)):
-            raise TypeError(f"{name} must be a number, such as {name}=1, not {number!r}")
-    return Sampling(*settings)
-
-
-def _checked_choices(choices: Sequence[str]) -> tuple[str, ...]:
-    options = () if isinstance(choices, str) else tuple(choices)
-    if not options or not all(isinstance(option, str) and option for option in options):
-        raise ValueError(f"choices must be a list of non-empty strings, not {choices!r}")
-    return options

@@ -23,7 +23,7 @@ R = TypeVar("R")
 class Tool(Operation[Any]):
     """A call of a function, not made yet."""
 
-    __slots__ = ("_redo", "_timeout_s", "args", "function", "kwargs", "name")
+    __slots__ = ("_rerun", "_timeout_s", "args", "function", "kwargs", "name")
 
     def __init__(
         self,
@@ -32,12 +32,12 @@ class Tool(Operation[Any]):
         kwargs: dict[str, Any],
         name: str | None,
         timeout_s: float | None,
-        redo: bool,
+        rerun: bool,
     ) -> None:
         self.function = function
         self.args = args
         self.kwargs = kwargs
-        self._redo = redo
+        self._rerun = rerun
         self.name = name
         self._timeout_s = timeout_s
 
@@ -55,7 +55,7 @@ class Tool(Operation[Any]):
 
         The directories of workspaces do not outlive a process; repeating the calls creates them again.
         """
-        return self._redo or _holds_workspace((self.function, self.args, self.kwargs), set())
+        return self._rerun or _holds_workspace((self.function, self.args, self.kwargs), set())
 
     @property
     def label(self) -> str:
@@ -98,7 +98,7 @@ class Tool(Operation[Any]):
             copy(self.kwargs, memo),
             self.name,
             self._timeout_s,
-            self._redo,
+            self._rerun,
         )
 
 
@@ -130,7 +130,7 @@ def tool(
     *args: Any,
     name: str | None = ...,
     timeout: float | None = ...,
-    redo: bool = ...,
+    rerun: bool = ...,
     **kwargs: Any,
 ) -> Operation[R]: ...
 @overload
@@ -140,7 +140,7 @@ def tool(
     *args: Any,
     name: str | None = ...,
     timeout: float | None = ...,
-    redo: bool = ...,
+    rerun: bool = ...,
     **kwargs: Any,
 ) -> Operation[R]: ...
 def tool(
@@ -149,7 +149,7 @@ def tool(
     *args: Any,
     name: str | None = None,
     timeout: float | None = None,
-    redo: bool = False,
+    rerun: bool = False,
     **kwargs: Any,
 ) -> Operation[Any]:
     """Call a function as an operation: `log = await tool(simulate, design, cycles=100)`.
@@ -159,11 +159,11 @@ def tool(
     are raised at the `await`. After `timeout` seconds, not counting the wait for a thread, `ToolTimeout` is raised; a
     thread cannot be stopped and keeps running in the background. `name` names the state; the default is the
     function's name. (Use `functools.partial` for a function that itself has parameters called `name`, `timeout` or
-    `redo`.)
+    `rerun`.)
 
     When a run is resumed from a checkpoint, tools that had returned are not called again: their results are in the
     checkpoint. So a tool should return its results instead of changing the agent's data; a run cannot be resumed
-    after a tool that changed them (`JournalError`). With `redo` the call is repeated instead, which is right for
+    after a tool that changed them (`JournalError`). With `rerun` the call is repeated instead, which is right for
     tools that can be called twice with the same effect. Calls with a `Workspace`, also within another argument, are
     always repeated.
     """
@@ -172,4 +172,4 @@ def tool(
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
     label = name or cast("str | None", getattr(function, "__name__", None))
-    return tracked(Tool(function, args, kwargs, label, timeout, redo))
+    return tracked(Tool(function, args, kwargs, label, timeout, rerun))

@@ -42,7 +42,7 @@ def asked_by(operation: object, transition: Transition) -> Asked:
 
 
 def is_repeated(operation: object) -> bool:
-    """Whether an operation calls a function that is called again when a run is resumed (`redo=True`)."""
+    """Whether an operation calls a function that is called again when a run is resumed (`rerun=True`)."""
     match operation:
         case Tool():
             return operation.must_repeat

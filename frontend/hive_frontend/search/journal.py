@@ -217,7 +217,7 @@ class Journal:
             raise JournalError(
                 f"{self.path}: the tool that was called in state {key.state}, firing {key.firing}, changed "
                 f"{' and '.join(changed)}. A resumed run does not call the tool again and would miss this change. "
-                "Return the new value from the tool, or give it redo=True if it may be called again; then give "
+                "Return the new value from the tool, or give it rerun=True if it may be called again; then give "
                 "another file to start a new run"
             )
         return found

@@ -14,7 +14,7 @@ from hive_frontend.operations.transition import RunContract
 from hive_frontend.search.events import Event, EventKind, Progress
 from hive_frontend.search.search_tree import SearchTree, Status, TreeNode
 from hive_frontend.search.session import Session
-from hive_frontend.supervisors.state import State, by_promise
+from hive_frontend.supervisors.state import State, best_first
 
 OnError = Literal["raise", "drop"]
 OnEvent = Callable[[Event], object]
@@ -153,7 +153,7 @@ class RunRecord(RunContract):
     @property
     def results(self) -> list[State]:
         """Final states of the run's own agent, best first."""
-        return sorted(self._results, key=by_promise)
+        return sorted(self._results, key=best_first)
 
     @property
     def best_unfinished(self) -> State | None:
@@ -165,7 +165,7 @@ class RunRecord(RunContract):
             for state, record in self._records.items()
             if record.of_run and state.kind == "waiting" and state.score is not None
         )
-        return min(scored, key=by_promise, default=None)
+        return min(scored, key=best_first, default=None)
 
     def tree(self) -> SearchTree:
         """Return the tree of all states of all searches."""

@@ -16,7 +16,7 @@ from hive_frontend.search.record import OnError, OnEvent, RunRecord
 from hive_frontend.search.search import Search
 from hive_frontend.search.session import Session
 from hive_frontend.supervisors.base import SearchedAgent, Supervisor
-from hive_frontend.supervisors.state import State, by_promise
+from hive_frontend.supervisors.state import State, best_first
 
 
 class Run(RunRecord):
@@ -84,8 +84,8 @@ class Run(RunRecord):
         search = Search(self, agent, copy.deepcopy(agent.supervisor), caller, awaiting)
         await search.explore(search.start(transition.new_inner_path(), code, score, context))
         if not search.finals:
-            raise _failure_of(agent, sorted(search.dead, key=by_promise))
-        best = min(search.finals, key=by_promise)
+            raise _failure_of(agent, sorted(search.dead, key=best_first))
+        best = min(search.finals, key=best_first)
         for state in search.finals:
             if state is not best:
                 state.waiting = None

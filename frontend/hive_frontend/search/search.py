@@ -25,7 +25,7 @@ from hive_frontend.search.firing import Firing
 from hive_frontend.search.long_state import LongState, state_factory
 from hive_frontend.search.record import RunRecord
 from hive_frontend.supervisors.base import SearchedAgent, Supervisor
-from hive_frontend.supervisors.state import Ask, Drop, Fire, State, by_promise
+from hive_frontend.supervisors.state import Ask, Drop, Fire, State, best_first
 
 _BY_IDENTITY: Any = object.__eq__
 
@@ -232,7 +232,7 @@ class Search:
         search = Search(run, agent, supervisor, caller, self._first)
         arguments = agent.bind(*ask.args)
         await search.explore(search.start(path, lambda: process.start(agent.program, arguments)))
-        ended = min(search.finals or search.dead, key=by_promise, default=None)
+        ended = min(search.finals or search.dead, key=best_first, default=None)
         if ended is None:
             raise SupervisorError(
                 f"{supervisor} of agent {agent.name!r} dropped all branches, so there is no answer"

@@ -398,7 +398,7 @@ class Session:
                 kept.changed += changed
                 logger.warning(
                     "a tool changed %s; a run resumed from %s does not call the tool again and would miss this change: "
-                    "return the new value from the tool, or give it redo=True if it may be called again",
+                    "return the new value from the tool, or give it rerun=True if it may be called again",
                     " and ".join(changed),
                     journal.path,
                 )
@@ -425,7 +425,7 @@ class Session:
 
     def keep_error(self, operation: Operation[Any], transition: Transition, error: BaseException) -> None:
         """Store an error of an operation in the journal, after the agent has handled it."""
-        # A tool with `redo=True` is called again and raises the error again.
+        # A tool with `rerun=True` is called again and raises the error again.
         if self._journal is not None and not is_repeated(operation):
             asked = self.asked(operation, transition)
             changed = transition.kept.changed if transition.kept else ()

@@ -9,7 +9,7 @@ from hive_frontend.compiler.flow_graph import FlowGraph
 from hive_frontend.operations.identity import Path
 from hive_frontend.supervisors.searcher import Searcher, SearchProgress, lineage
 from hive_frontend.supervisors.settings import Check
-from hive_frontend.supervisors.state import Decision, Drop, Fire, State, by_promise
+from hive_frontend.supervisors.state import Decision, Drop, Fire, State, best_first
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Beam(Searcher[BeamProgress]):
     def begin(self) -> BeamProgress:
         return BeamProgress()
 
-    def go_on(self, state: State) -> Fire | None:
+    def advance(self, state: State) -> Fire | None:
         return None if state.name == self.at else Fire(state)
 
     def decide(self, progress: BeamProgress, arrived: list[State]) -> Sequence[Decision]:
@@ -57,7 +57,7 @@ class Beam(Searcher[BeamProgress]):
 
     def _rank(self, state: State) -> tuple[float, Path]:
         if not self.cumulative:
-            return by_promise(state)
+            return best_first(state)
         scores = [
             each.score
             for each in lineage(state)

@@ -24,8 +24,8 @@ class BestOfN(Searcher[BestOfNProgress]):
     """Best-of-n sampling: run the agent `n` times; the result with the best score wins.
 
     The first state, or the first one named `at`, is fired `n` times, every other state once. All samples run
-    concurrently, unless `enough` is given: then they run in batches of `batch`, and sampling stops after the
-    first batch with a result that scores at least `enough`. The check is between batches, so the outcome does not
+    concurrently, unless `target` is given: then they run in batches of `batch`, and sampling stops after the
+    first batch with a result that scores at least `target`. The check is between batches, so the outcome does not
     depend on which sample of a batch finishes first.
 
     Stiennon et al.: Learning to Summarize from Human Feedback, 2020; Cobbe et al.: Training Verifiers to Solve
@@ -33,16 +33,16 @@ class BestOfN(Searcher[BestOfNProgress]):
     """
 
     def __init__(
-        self, n: int, *, at: str | None = None, enough: float | None = None, batch: int | None = None
+        self, n: int, *, at: str | None = None, target: float | None = None, batch: int | None = None
     ) -> None:
         check = Check(self)
         self.n = check.count("n", n)
         self.at = check.optional(check.name, "at", at)
-        self.enough = check.optional(check.number, "enough", enough)
+        self.target = check.optional(check.number, "target", target)
         self.batch = check.optional(check.count, "batch", batch)
-        if (enough is None) != (batch is None):
+        if (target is None) != (batch is None):
             raise check.error(
-                "enough and batch go together: enough is checked after each batch; set both or none"
+                "target and batch go together: target is checked after each batch; set both or none"
             )
 
     def check(self, graph: FlowGraph) -> None:
@@ -52,7 +52,7 @@ class BestOfN(Searcher[BestOfNProgress]):
     def begin(self) -> BestOfNProgress:
         return BestOfNProgress()
 
-    def go_on(self, state: State) -> Fire | None:
+    def advance(self, state: State) -> Fire | None:
         first = (
             state.parent is None if self.at is None else state.name == self.at and state.visits[self.at] == 1
         )
@@ -63,7 +63,7 @@ class BestOfN(Searcher[BestOfNProgress]):
         for state in arrived:
             if state.kind == "final" and state.score is not None:
                 progress.best = max(progress.best, state.score)
-        if self.enough is not None and progress.best >= self.enough:
+        if self.target is not None and progress.best >= self.target:
             return []
         times = min(self.batch or self.n, self.n - progress.drawn)
         if not times:

@@ -118,7 +118,7 @@ class MCTS(Searcher[MCTSProgress]):
     def begin(self) -> MCTSProgress:
         return MCTSProgress()
 
-    def go_on(self, state: State) -> Fire | None:
+    def advance(self, state: State) -> Fire | None:
         if state.name not in self.branch_at:
             return Fire(state)
         is_root = sum(state.visits.get(name, 0) for name in self.branch_at) == 1

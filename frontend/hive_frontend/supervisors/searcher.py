@@ -13,18 +13,18 @@
         def begin(self) -> SearchProgress:
             return SearchProgress()
 
-        def go_on(self, state: State) -> Fire | None:
+        def advance(self, state: State) -> Fire | None:
             return None if state.name == self.at else Fire(state)
 
         def decide(self, progress: SearchProgress, arrived: list[State]) -> Sequence[Decision]:
-            ranked = sorted((state for state in arrived if state.kind == "waiting"), key=by_promise)
+            ranked = sorted((state for state in arrived if state.kind == "waiting"), key=best_first)
             if ranked and ranked[0].visits[self.at] == 1:
                 return [Fire(state, times=self.starts) for state in ranked]
             half = (len(ranked) + 1) // 2
             return [Fire(state) if rank < half else Drop(state) for rank, state in enumerate(ranked)]
 
-A search runs in rounds. Within a round, `go_on` fires states on which the algorithm makes no decision. When nothing is
-in flight any more, `decide` receives all states that `arrived` in the round, sorted, and starts the next round.
+A search runs in rounds. Within a round, `advance` fires states on which the algorithm makes no decision. When nothing
+is in flight any more, `decide` receives all states that `arrived` in the round, sorted, and starts the next round.
 Decisions therefore never depend on which answer arrives first.
 '''
 
@@ -49,7 +49,7 @@ class SearchProgress:
     """
 
     ready: list[Fire] = field(default_factory=list)
-    """Firings that `go_on` chose and that the runtime has not received yet."""
+    """Firings that `advance` chose and that the runtime has not received yet."""
     arrived: list[State] = field(default_factory=list)
     """States that stopped in this round, for the next `decide`."""
     open: dict[Path, State] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Searcher(Supervisor, Generic[P]):
         """Return the progress of a new search."""
 
     @abstractmethod
-    def go_on(self, state: State) -> Fire | None:
+    def advance(self, state: State) -> Fire | None:
         """Return how to fire a waiting state at once, or None to keep it for `decide`.
 
         The answer must depend on the state only.
@@ -91,7 +91,7 @@ class Searcher(Supervisor, Generic[P]):
     def decide(self, progress: P, arrived: list[State]) -> Sequence[Decision]:
         """Start the next round: return what to fire, drop and ask. Nothing is in flight at this point.
 
-        `arrived` has the states of the last round, sorted by path: waiting states for which `go_on` returned
+        `arrived` has the states of the last round, sorted by path: waiting states for which `advance` returned
         None, final and dead states, and answers to `Ask`. In the first round these are the initial states, or
         their successors. A round with neither `Fire` nor `Ask` is the last; the remaining open states are dropped.
         """
@@ -126,7 +126,7 @@ class Searcher(Supervisor, Generic[P]):
         firing = None
         if state.kind == "waiting":
             progress.open[state.path] = state
-            firing = self.go_on(state)
+            firing = self.advance(state)
         if firing is None:
             progress.arrived.append(state)
         else:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hive_frontend.compiler.flow_graph import FlowGraph
 from hive_frontend.supervisors.searcher import Searcher, SearchProgress
 from hive_frontend.supervisors.settings import Check
-from hive_frontend.supervisors.state import Decision, Drop, Fire, State, by_promise
+from hive_frontend.supervisors.state import Decision, Drop, Fire, State, best_first
 
 
 @dataclass
@@ -50,14 +50,14 @@ class SelfRefine(Searcher[SelfRefineProgress]):
     def begin(self) -> SelfRefineProgress:
         return SelfRefineProgress()
 
-    def go_on(self, state: State) -> Fire | None:
+    def advance(self, state: State) -> Fire | None:
         return None if state.name == self.at else Fire(state)
 
     def decide(self, progress: SelfRefineProgress, arrived: list[State]) -> Sequence[Decision]:
         alive = [state for state in arrived if state.kind != "dead"]
         if progress.finishing:
             return self._finish(progress, alive)
-        progress.children = sorted(progress.children + alive, key=by_promise)
+        progress.children = sorted(progress.children + alive, key=best_first)
         if progress.children and _is_better(progress.children[0], progress.parent):
             return self._refine(progress)
         if progress.parent is not None and progress.retries < self.patience:

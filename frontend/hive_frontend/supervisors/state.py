@@ -134,7 +134,7 @@ class State:
         return f"<State {self.id} {self.kind} at {self.name!r}, score {self.score}>"
 
 
-def by_promise(state: State) -> tuple[float, Path]:
+def best_first(state: State) -> tuple[float, Path]:
     """Return the sort key that puts the best score first and states without a score last; ties go by path.
 
     It does not depend on when a state was reached, so rankings are the same in every run.

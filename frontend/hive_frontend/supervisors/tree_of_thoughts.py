@@ -9,7 +9,7 @@ from typing import Literal
 from hive_frontend.compiler.flow_graph import FlowGraph
 from hive_frontend.supervisors.searcher import Searcher, SearchProgress
 from hive_frontend.supervisors.settings import Check
-from hive_frontend.supervisors.state import Decision, Drop, Fire, State, by_promise
+from hive_frontend.supervisors.state import Decision, Drop, Fire, State, best_first
 from hive_frontend.supervisors.vote import Vote
 
 
@@ -82,7 +82,7 @@ class TreeOfThoughts(Searcher[TreeOfThoughtsProgress]):
     def begin(self) -> TreeOfThoughtsProgress:
         return TreeOfThoughtsProgress()
 
-    def go_on(self, state: State) -> Fire | None:
+    def advance(self, state: State) -> Fire | None:
         return None if state.name in self.branch_at else Fire(state)
 
     def decide(self, progress: TreeOfThoughtsProgress, arrived: list[State]) -> Sequence[Decision]:
@@ -101,7 +101,7 @@ class TreeOfThoughts(Searcher[TreeOfThoughtsProgress]):
             progress.candidates = group
             progress.ballots += 1
             return [*decisions, *self.select.asks(group, progress.ballots)]
-        return [*decisions, *self._expand(progress, sorted(group, key=by_promise))]
+        return [*decisions, *self._expand(progress, sorted(group, key=best_first))]
 
     def _expand(self, progress: TreeOfThoughtsProgress, ranked: list[State]) -> Sequence[Decision]:
         keep, rest = ranked[: self.breadth], ranked[self.breadth :]

@@ -47,7 +47,7 @@ class SessionLine(msgspec.Struct):
     tokens_replayed: int = 0
     began: float = 0.0
     """Time of the first request's arrival, in seconds since 1970."""
-    moved: float = 0.0
+    last_active: float = 0.0
     """Time of the last arrival or departure of a request."""
 
 

@@ -31,7 +31,7 @@ def _join(events: Sequence[Any]) -> Any:
             return Agents(lines, omitted=max(event.omitted for event in events))
         case Sessions():
             lines = _by_name([line for event in events for line in event.sessions], _add_sessions)
-            lines.sort(key=lambda line: (-line.moved, line.name))
+            lines.sort(key=lambda line: (-line.last_active, line.name))
             return Sessions(
                 lines, max(event.omitted for event in events), max(event.ended for event in events)
             )
@@ -59,8 +59,8 @@ def _add_agents(left: AgentLine, right: AgentLine) -> AgentLine:
 def _add_sessions(left: SessionLine, right: SessionLine) -> SessionLine:
     both: SessionLine = _add(left, right)
     both.agents = list(dict.fromkeys([*left.agents, *right.agents]))
-    both.state = max(left, right, key=lambda line: line.moved).state
-    both.began, both.moved = min(left.began, right.began), max(left.moved, right.moved)
+    both.state = max(left, right, key=lambda line: line.last_active).state
+    both.began, both.last_active = min(left.began, right.began), max(left.last_active, right.last_active)
     return both
 
 

@@ -23,7 +23,7 @@ MAX_STATES = 4096
 @dataclass(slots=True)
 class _Session:
     began: float
-    moved: float
+    last_active: float
     agents: dict[str, None] = field(default_factory=dict)
     states: set[int] = field(default_factory=set)
     """Hashes of state names, because a client may choose long names."""
@@ -48,8 +48,8 @@ class SessionTracker:
         if name is None:
             return
         now = self._clock()
-        session = self._sessions.setdefault(name, _Session(began=now, moved=now))
-        session.moved = now
+        session = self._sessions.setdefault(name, _Session(began=now, last_active=now))
+        session.last_active = now
         session.requests += 1
         session.running += 1
         if len(session.agents) < MAX_AGENTS:
@@ -67,7 +67,7 @@ class SessionTracker:
         if name is None or name not in self._sessions:
             return
         session = self._sessions[name]
-        session.moved = self._clock()
+        session.last_active = self._clock()
         # A session that was forgotten and came back has running requests that were not counted here.
         session.running = max(0, session.running - 1)
         session.tokens_generated += generated
@@ -96,7 +96,7 @@ class SessionTracker:
                     tokens_generated=session.tokens_generated,
                     tokens_replayed=session.tokens_replayed,
                     began=round(session.began, 1),
-                    moved=round(session.moved, 1),
+                    last_active=round(session.last_active, 1),
                 )
             )
         return Sessions(sessions=lines, omitted=len(self._sessions) - len(lines), ended=self.ended)

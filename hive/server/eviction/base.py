@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from hive.server.eviction.node import NodeRecord
 
 Score = Callable[[str], float]
 """An agent's contribution score, in [0, 1]."""
+
+DEFAULT_MAX_SHARE = 0.8
 
 Weigh = Callable[[NDArray[np.int32], NDArray[np.int64]], NDArray[np.float64]]
 """Computes the worth of nodes, [n].  The lowest are evicted first; ties are broken by least recent use.
@@ -23,10 +26,22 @@ Arguments: the classes of the nodes, [n], from :meth:`EvictionPolicy.class_of`, 
 class EvictionPolicy(ABC):
     """Ranks nodes for eviction.  It is told of every reuse and every eviction, and may learn from them."""
 
-    name: str
+    name: ClassVar[str]
     """The policy's name in the server's flag."""
-    trims: bool
+    about: ClassVar[str]
+    """What it evicts first, for the flag's help."""
+    trims: ClassVar[bool]
     """Whether a victim loses only as much of its tail as is needed, and evictions are batched; else whole leaves go."""
+
+    @classmethod
+    def of_server(cls, score: Score, max_share: float) -> Self:
+        """Create the policy of a server, here without settings.
+
+        Args:
+            score: the contribution scores as of now.
+            max_share: ``--hive-eviction-max-share``, in [0, 1].
+        """
+        return cls()
 
     def reused(self, node: NodeRecord, tokens: int, clock: int) -> None:  # noqa: B027 (learning is optional)
         """Note that ``tokens`` of a node are about to be reused; its record still describes the previous use."""

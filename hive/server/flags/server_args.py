@@ -12,10 +12,15 @@ import functools
 import json
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
 from hive.server.agents.window import WindowSettings
+from hive.server.eviction.base import DEFAULT_MAX_SHARE
+from hive.server.eviction.policies import ENGINE_POLICIES, policies
+from hive.server.kv_segments.correctors import DEFAULT, corrector_of, correctors
+from hive.server.logits_cache.head import MIN_PROBABILITY
 from hive.server.request_tag import RequestError
 
 ENVIRONMENT_VARIABLE = "HIVE_SERVER_ARGS"
@@ -30,6 +35,11 @@ _ORIGIN = re.compile(r"https?://[^/?#@\s]+")
 
 def _flag(default: Any, help: str, **argparse_options: Any) -> Any:
     return field(default=default, metadata={"help": help, **argparse_options})
+
+
+def _or(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
 
 
 def parse_bytes(text: str) -> int:
@@ -107,15 +117,15 @@ class HiveServerArgs:
         "agents, sessions or statistics.",
         choices=("nothing", "kv", "everything"),
     )
-    eviction: Literal["density", "paper", "lru", "lfu", "slru", "engine"] = _flag(
+    eviction: str = _flag(
         "density",
-        "Which KV to evict first: 'density', the KV with the lowest expected hits per token; 'paper', the KV of the "
-        "agent with the lowest contribution score; SGLang's own 'lru', 'lfu' or 'slru'; or 'engine', as set by "
-        "--radix-eviction-policy (default: density, or engine if that flag is given).",
-        choices=("density", "paper", "lru", "lfu", "slru", "engine"),
+        f"Which KV to evict first: {''.join(f'{name!r}, {policy.about}; ' for name, policy in policies().items())}"
+        f"SGLang's own {_or(map(repr, ENGINE_POLICIES))}; or 'engine', as set by --radix-eviction-policy (default: "
+        "density, or engine if that flag is given).",
+        choices=(*policies(), *ENGINE_POLICIES, "engine"),
     )
     eviction_max_share: float = _flag(
-        0.8,
+        DEFAULT_MAX_SHARE,
         "Share of the resident KV, from 0 to 1, above which an agent's KV is evicted before any other (default: 0.8). "
         "Only with --hive-eviction density.",
         type=float,
@@ -189,10 +199,10 @@ class HiveServerArgs:
         metavar="BYTES",
     )
     kv_corrector: str = _flag(
-        "first-k",
-        "Which tokens of reused segments to recompute if a request does not specify it: none, first-k, blend or "
-        "recompute-all, or JSON with one of them as kind and its settings (default: first-k). Calls of a choreography "
-        "recompute none by default.",
+        DEFAULT,
+        f"Which tokens of reused segments to recompute if a request does not specify it: {_or(correctors())}, or JSON "
+        f"with one of them as kind and its settings (default: {DEFAULT}). Calls of a choreography recompute none by "
+        "default.",
         metavar="CORRECTOR",
     )
     kv_neutral_prefix: str = _flag(
@@ -278,15 +288,13 @@ class HiveServerArgs:
     @property
     def corrector(self) -> Any:
         """The default corrector, in the form that requests use."""
-        from hive.server.kv_segments.corrector_names import check_corrector
-
         spec = self.kv_corrector
         if spec.lstrip().startswith("{"):
             try:
                 spec = json.loads(spec)
             except json.JSONDecodeError as error:
                 raise RequestError("--hive-kv-corrector", f"must be a name or JSON: {error}") from None
-        check_corrector(spec, "--hive-kv-corrector")
+        corrector_of(spec, "--hive-kv-corrector")
         return spec
 
     @property
@@ -307,9 +315,6 @@ class HiveServerArgs:
     @property
     def min_probability(self) -> float:
         """Probability below which a token is not kept."""
-        # Imported late: without NumPy, which the plain install lacks, the launcher must still report what is missing.
-        from hive.server.logits_cache.head import MIN_PROBABILITY
-
         return 0.0 if self.logits_cache_form == "full" else MIN_PROBABILITY
 
     @classmethod

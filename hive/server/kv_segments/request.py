@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from hive.server.kv_segments.corrector_names import DEFAULT, check_corrector
+from hive.server.kv_segments.correctors import DEFAULT, corrector_of
 from hive.server.request_tag import RequestError, shown, shown_key
 
 SEGMENTS_FIELD = "hive_segments"
@@ -116,7 +116,7 @@ def spans_request(spec: Any, tokens: int, field: str, *, corrector: Any = DEFAUL
                 f"{field}.{shown_key(key)}", f"is unknown, the fields are {', '.join(_FIELDS)}"
             )
     corrector = spec.get("corrector", corrector)
-    check_corrector(corrector, f"{field}.corrector")
+    corrector_of(corrector, f"{field}.corrector")
     keep_output = spec.get("keep_output", False)
     if not isinstance(keep_output, bool):
         raise RequestError(f"{field}.keep_output", f"must be true or false, got {shown(keep_output)}")

@@ -56,7 +56,7 @@ class CachedRequest:
     """The state at which this request waits, for a row that another request computes or for earlier samples."""
     patience: int = 0
     """Scheduler loops that it will still wait for a row."""
-    followed: bool = False
+    coalesced: bool = False
     """Whether it has waited for another request's row and got it."""
     _walk: PrefixHash | None = None
     _walked: int = 0
@@ -212,8 +212,8 @@ class LogitsCache:
         assert request.awaits is not None
         node = self.trie.find(request.awaits)
         if node is not None:
-            self.statistics.followed += not request.followed
-            request.followed = True
+            self.statistics.coalesced += not request.coalesced
+            request.coalesced = True
             request.awaits = None
             replay.resume(node)
         elif _blocked(request):
@@ -373,7 +373,7 @@ class LogitsCache:
             "tokens_replayed": counts.tokens_replayed,
             "tokens_recorded": counts.tokens_recorded,
             "rows_corrupt": self.trie.corrupt_rows,
-            "followed": counts.followed,
+            "coalesced": counts.coalesced,
             "flushes": counts.flushes,
             "prefetched": counts.prefetched,
             "prefetch_hits": counts.prefetch_hits,

@@ -16,6 +16,7 @@ import importlib
 import importlib.util
 from dataclasses import dataclass, fields
 from functools import cache
+from typing import Any, Self
 
 import torch
 
@@ -42,6 +43,17 @@ class Truncations:
     """Whether some ``top_k`` is larger than the head; one that ends inside the head always works."""
     top_p: bool = True
     min_p: bool = True
+
+    @classmethod
+    def of(cls, info: Any) -> Self:
+        """Return those of SGLang's ``SamplingBatchInfo``."""
+        return cls(info.need_top_k_sampling, info.need_top_p_sampling, info.need_min_p_sampling)
+
+
+def rules_of(info: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the rules of SGLang's ``SamplingBatchInfo``: ``[batch]`` each, in the order of the fields of
+    :class:`hive.server.logits_cache.sampling.SamplingRule`."""
+    return info.temperatures.view(-1), info.top_ks, info.top_ps, info.min_ps
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,10 +149,7 @@ def _probability(head: Head, rule: SamplingRule, token: int) -> float:
     left_out = head.support - len(weights)
     tail = max(mass - float(weights.sum()), 0.0)
     spread = np.concatenate([weights, np.full(left_out, tail / left_out if left_out else 0.0)])
-    starts = np.cumsum(spread) - spread
-    kept = (np.arange(len(spread)) < max(rule.top_k, 1)) & (spread >= rule.min_p)
-    if rule.top_p < 1.0:
-        kept &= starts <= rule.top_p * mass
+    kept = np.arange(len(spread)) < rule.kept(spread, mass)
     (at,) = np.nonzero(head.ids == token)
     if len(at):
         return float(spread[at[0]] / spread[kept].sum()) if kept[at[0]] else 0.0

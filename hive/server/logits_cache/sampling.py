@@ -10,8 +10,8 @@ properties.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,24 @@ class SamplingRule:
         return cls(
             float(np.float32(temperature)), int(top_k), float(np.float32(top_p)), float(np.float32(min_p))
         )
+
+    @classmethod
+    def of_params(cls, params: Any) -> Self:
+        """Return the rule of SGLang's ``SamplingParams``, which has parameters of the same names."""
+        return cls.of(*(getattr(params, item.name) for item in fields(cls)))
+
+    def kept(self, weights: NDArray[np.float64], total: float) -> int:
+        """Return how many tokens of a row the rule keeps, at least one.
+
+        ``weights`` (float64, ``[n]``) are those of the whole row in descending order, ``total`` is their sum.
+        """
+        kept = min(max(self.top_k, 1), len(weights))
+        if self.top_p < 1.0:
+            starts = np.cumsum(weights) - weights
+            kept = min(kept, int(np.searchsorted(starts, self.top_p * total, side="right")))
+        if self.min_p > 0.0:
+            kept = min(kept, int((weights >= self.min_p).sum()))
+        return max(kept, 1)
 
     @property
     def truncates(self) -> bool:
@@ -227,12 +245,7 @@ def _kept(
     support = int((weights > 0.0).sum())
     if rule.top_k < support or rule.truncates:
         ordered = np.sort(weights)[::-1]
-        kept = min(rule.top_k, support)
-        if rule.top_p < 1.0:
-            starts = np.cumsum(ordered) - ordered
-            kept = min(kept, int(np.searchsorted(starts, rule.top_p * float(weights.sum()), side="right")))
-        if rule.min_p > 0.0:
-            kept = min(kept, int((ordered >= rule.min_p).sum()))
+        kept = min(rule.kept(ordered, float(weights.sum())), support)
         if kept <= len(inside):
             return head.ids[:kept].astype(np.int64), inside[:kept]
         weights[weights < ordered[kept - 1]] = 0.0

@@ -25,7 +25,7 @@ class CacheStatistics:
     """Requests that were replayed to their end, without the model."""
     tokens_replayed: int = 0
     tokens_recorded: int = 0
-    followed: int = 0
+    coalesced: int = 0
     """Requests that waited for a row that the model was computing for another request, or for an earlier sample."""
     flushes: int = 0
     bytes_given_up: int = 0

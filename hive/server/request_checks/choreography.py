@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hive.server.kv_segments.corrector_names import check_corrector
+from hive.server.kv_segments.correctors import corrector_of
 from hive.server.kv_segments.request import SEGMENTS_FIELD
 from hive.server.request_checks.engine import check_sampling_params
 from hive.server.request_checks.fields import (
@@ -86,7 +86,7 @@ def _check_decode(call: Mapping[str, Any], limits: Limits) -> None:
     _check_own(call, "header", "header_tokens", limits)
     _check_shared(call, limits)
     if call.get("corrector") is not None:
-        check_corrector(call["corrector"], "corrector")
+        corrector_of(call["corrector"])
     if call.get("stream") is not None:
         check_flag("stream", call["stream"], limits)
     params = call.get("sampling_params")

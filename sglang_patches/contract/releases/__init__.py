@@ -1,21 +1,34 @@
 """The releases of SGLang that Hive supports (:data:`SUPPORTED`), with one adapter for each.
 
 An adapter (:class:`~sglang_patches.contract.releases.base.Release`) contains only what differs between releases.
-Hooks that only one release needs are marked in :mod:`sglang_patches.contract.patches`. ``docs/upgrading.md`` says how
+Hooks that not all releases need are marked in :mod:`sglang_patches.contract.patches`. ``docs/upgrading.md`` says how
 to add a release.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
 from functools import cache
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sglang_patches.contract.releases.base import Release
 
-SUPPORTED = ("0.5.17", "0.5.23")
-"""Exact versions of SGLang, oldest first."""
+
+def order(version: str) -> list[int]:
+    """Return the key that sorts versions from the oldest to the newest."""
+    return [int(number) for number in re.findall(r"\d+", version)]
+
+
+SUPPORTED = tuple(
+    sorted(
+        (module.name[1:].replace("_", ".") for module in iter_modules(__path__) if module.name != "base"),
+        key=order,
+    )
+)
+"""Exact versions of SGLang, oldest first: each has a module here, such as ``v0_5_17``."""
 
 
 class UnsupportedRelease(RuntimeError):

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from hive_frontend import Drop, Fire, Supervisor
-from hive_frontend.supervisors import Ask
-from hive_frontend.supervisors.state import by_promise
+from hive_frontend import Ask, Drop, Fire, Supervisor
+from hive_frontend.supervisors.state import best_first
 
 Path = tuple[int, ...]
 
@@ -73,7 +72,7 @@ class Played:
 
     @property
     def results(self) -> list[FakeState]:
-        return sorted((s for s in self.states.values() if s.kind == "final"), key=by_promise)  # type: ignore[arg-type]
+        return sorted((s for s in self.states.values() if s.kind == "final"), key=best_first)  # type: ignore[arg-type]
 
     @property
     def fired(self) -> dict[str, int]:

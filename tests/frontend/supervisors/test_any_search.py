@@ -7,9 +7,22 @@ import random
 from typing import Any
 
 import pytest
-from hive_frontend import Agent, Supervisor, SupervisorError, agent, gen
+from hive_frontend import (
+    MCTS,
+    Agent,
+    Ask,
+    Beam,
+    BestOfN,
+    Searcher,
+    SelfRefine,
+    Supervisor,
+    SupervisorError,
+    TreeOfThoughts,
+    Vote,
+    agent,
+    gen,
+)
 from hive_frontend.compiler.flow_graph import FlowGraph, FlowNode
-from hive_frontend.supervisors import MCTS, Ask, Beam, BestOfN, Searcher, SelfRefine, TreeOfThoughts, Vote
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,7 +65,7 @@ monte_carlo = st.builds(
     limit=small,
 )
 samples = st.builds(
-    BestOfN, st.integers(1, 9), at=st.sampled_from([None, "think", "fork"]), enough=st.just(2), batch=small
+    BestOfN, st.integers(1, 9), at=st.sampled_from([None, "think", "fork"]), target=st.just(2), batch=small
 )
 refinement = st.builds(
     SelfRefine, at=st.sampled_from(["think", "fork"]), samples=small, patience=st.integers(0, 2), target=maybe
@@ -126,7 +139,7 @@ def test_settings_show(supervisor: Supervisor, shown: str) -> None:
         (Vote, {"agent": judge, "text": "x"}, "text must be a function of a state, not 'x'"),
         (BestOfN, {"n": True}, "n must be an integer of at least 1, not True"),
         (BestOfN, {"n": 2, "at": ""}, "at must be the name of a state, not ''"),
-        (BestOfN, {"n": 2, "enough": 1.0}, "enough and batch go together"),
+        (BestOfN, {"n": 2, "target": 1.0}, "target and batch go together"),
         (SelfRefine, {"at": "a", "patience": -1}, "patience must be an integer of at least 0, not -1"),
         (SelfRefine, {"at": "a", "target": float("inf")}, "target must be a finite number, not inf"),
         (Beam, {"at": "a", "cumulative": 1}, "cumulative must be True or False, not 1"),

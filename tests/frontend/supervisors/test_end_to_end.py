@@ -9,22 +9,31 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from hive_frontend import Request, RunResult, State, Supervisor, agent, arun, fail, gen, run, score
-from hive_frontend.supervisors import (
+from hive_frontend import (
     MCTS,
     Beam,
     BestOfN,
     Decision,
     Drop,
     Fire,
+    Request,
+    RunResult,
     Searcher,
     SearchProgress,
     SelfRefine,
+    State,
+    Supervisor,
     TreeOfThoughts,
     Vote,
-    searcher,
+    agent,
+    arun,
+    fail,
+    gen,
+    run,
+    score,
 )
-from hive_frontend.supervisors.state import by_promise
+from hive_frontend.supervisors import searcher
+from hive_frontend.supervisors.state import best_first
 from hive_frontend.testing import ScriptedModel
 
 from tests.frontend.supervisors.harness import Step, play
@@ -60,7 +69,7 @@ def shape(result: RunResult[Any]) -> Any:
 SUPERVISORS = [
     TreeOfThoughts(branch_at="think", branching=4, breadth=2),
     TreeOfThoughts(branch_at="think", branching=3, order="dfs", threshold=6, limit=3, budget=30),
-    BestOfN(9, enough=14, batch=3),
+    BestOfN(9, target=14, batch=3),
     BestOfN(5, at="rate"),
     SelfRefine(at="think", samples=2),
     Beam(at="think", width=3, expand=3),
@@ -120,7 +129,7 @@ def example_of_searcher() -> type[Any]:
         "Fire": Fire,
         "Searcher": Searcher,
     }
-    space: dict[str, Any] = {**names, "Sequence": list, "State": State, "by_promise": by_promise}
+    space: dict[str, Any] = {**names, "Sequence": list, "State": State, "best_first": best_first}
     exec(code, space)
     return space["Halving"]  # type: ignore[no-any-return]
 

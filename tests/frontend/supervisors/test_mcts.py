@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hive_frontend import SupervisorError
-from hive_frontend.supervisors import MCTS
+from hive_frontend import MCTS, SupervisorError
 from hive_frontend.supervisors.mcts import Node
 from hypothesis import given
 from hypothesis import strategies as st

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hive_frontend import Supervisor
-from hive_frontend.supervisors import Beam, BestOfN, SelfRefine
+from hive_frontend import Beam, BestOfN, SelfRefine, Supervisor
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,8 +47,8 @@ def test_the_agent_n_times_from_one_state_on() -> None:
 
 
 def test_enough_ends_between_batches() -> None:
-    def drawn(enough: float) -> int:
-        return play(BestOfN(10, enough=enough, batch=4), scored).fired["0"]
+    def drawn(target: float) -> int:
+        return play(BestOfN(10, target=target, batch=4), scored).fired["0"]
 
     assert [drawn(3), drawn(3.5), drawn(8), drawn(99)] == [4, 8, 10, 10]
 

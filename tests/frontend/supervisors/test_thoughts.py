@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from hive_frontend import agent
-from hive_frontend.supervisors import Ask, TreeOfThoughts, Vote
+from hive_frontend import Ask, TreeOfThoughts, Vote, agent
 from hypothesis import given
 from hypothesis import strategies as st
 

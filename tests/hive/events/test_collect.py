@@ -89,14 +89,14 @@ def test_ranks_add_up() -> None:
     one: list[AnyEvent] = [
         Agents([AgentLine("a", requests=5, registered=True), AgentLine("b", requests=1)]),
         Requests(running=1, queued=2),
-        Sessions([SessionLine("s", ["a"], states=2, state="0", began=5.0, moved=6.0)], ended=1),
+        Sessions([SessionLine("s", ["a"], states=2, state="0", began=5.0, last_active=6.0)], ended=1),
         Scores(3, {"a": [(3, 0.5)]}),
         RadixCache("density", capacity_tokens=100, resident_tokens=10),
     ]
     two: list[AnyEvent] = [
         Agents([AgentLine("b", requests=7)], omitted=2),
         Requests(running=4),
-        Sessions([SessionLine("s", ["b"], states=1, state="1", began=4.0, moved=9.0)], ended=1),
+        Sessions([SessionLine("s", ["b"], states=1, state="1", began=4.0, last_active=9.0)], ended=1),
         Scores(4, {"a": [(4, 0.9)], "b": [(4, 0.1)]}),
         RadixCache("density", capacity_tokens=100, resident_tokens=20),
     ]
@@ -109,7 +109,7 @@ def test_ranks_add_up() -> None:
     ]
     assert found[Requests] == Requests(running=5, queued=2)
     assert found[Sessions] == Sessions(
-        [SessionLine("s", ["a", "b"], states=3, state="1", began=4.0, moved=9.0)], ended=1
+        [SessionLine("s", ["a", "b"], states=3, state="1", began=4.0, last_active=9.0)], ended=1
     )
     assert found[Scores] == Scores(4, {"a": [(3, 0.5)], "b": [(4, 0.1)]})
     assert found[RadixCache] == RadixCache("density", capacity_tokens=200, resident_tokens=30)

@@ -22,7 +22,7 @@ def test_a_session_from_its_first_request_to_its_end() -> None:
     (line,) = tracker.event().sessions
     assert (line.name, line.agents, line.states, line.state) == ("s", ["writer", "critic"], 2, "0.1")
     assert (line.running, line.requests, line.tokens_generated, line.tokens_replayed) == (2, 3, 5, 2)
-    assert (line.began, line.moved) == (1000.0, 1002.0)
+    assert (line.began, line.last_active) == (1000.0, 1002.0)
     tracker.end("s")
     tracker.left("s", generated=5, replayed=2)
     tracker.end("never seen")

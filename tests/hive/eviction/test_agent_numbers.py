@@ -6,9 +6,9 @@ import numpy as np
 
 from hive.server.eviction.accounting import ResidencyAccounting
 from hive.server.eviction.agent_numbers import AgentNumbers
-from hive.server.eviction.contribution import ContributionPolicy
-from hive.server.eviction.density import DensityPolicy
 from hive.server.eviction.node import NodeRecord
+from hive.server.eviction.policies.contribution import ContributionPolicy
+from hive.server.eviction.policies.density import DensityPolicy
 
 
 def test_an_agent_keeps_its_number_until_it_is_forgotten() -> None:

@@ -7,9 +7,9 @@ from contextlib import closing
 
 import numpy as np
 
-from hive.server.eviction.contribution import ContributionPolicy
 from hive.server.eviction.leaves import LeafIndex
 from hive.server.eviction.node import NodeRecord
+from hive.server.eviction.policies.contribution import ContributionPolicy
 
 SCORES = {"low": 0.1, "middle": 0.4, "high": 0.9}
 

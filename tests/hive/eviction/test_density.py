@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hive.server.agents.registry import OTHER
-from hive.server.eviction.density import (
+from hive.server.eviction.node import NodeRecord, Session
+from hive.server.eviction.policies.density import (
     AGE_BINS,
     BINS_PER_DOUBLING,
     DEAD,
@@ -22,7 +23,6 @@ from hive.server.eviction.density import (
     age_bin,
     age_bins,
 )
-from hive.server.eviction.node import NodeRecord, Session
 
 
 def record(

@@ -15,9 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from numpy.typing import NDArray
 
 from hive.server.eviction.base import EvictionPolicy, Weigh
-from hive.server.eviction.density import DensityPolicy
 from hive.server.eviction.leaves import LeafIndex
 from hive.server.eviction.node import NodeRecord, Session
+from hive.server.eviction.policies.density import DensityPolicy
 
 
 class HitsPolicy(EvictionPolicy):

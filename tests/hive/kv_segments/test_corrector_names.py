@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from hive.server.kv_segments.corrector_names import DEFAULT, SETTINGS, check_corrector
-from hive.server.kv_segments.correctors import corrector_of
+from hive.server.kv_segments.correctors import DEFAULT, corrector_of, correctors
 from hive.server.request_tag import RequestError
 
 
@@ -49,17 +48,15 @@ from hive.server.request_tag import RequestError
 )
 def test_a_bad_spec_is_refused_by_field(spec: Any, field: str) -> None:
     with pytest.raises(RequestError) as caught:
-        check_corrector(spec, "c")
+        corrector_of(spec, "c")
     assert caught.value.field == field
     assert len(str(caught.value)) < 400
-    with pytest.raises(RequestError):
-        corrector_of(spec, "c")
 
 
-@pytest.mark.parametrize("kind", SETTINGS)
+@pytest.mark.parametrize("kind", correctors())
 def test_a_name_alone_is_fine(kind: str) -> None:
-    assert check_corrector(kind, "c") == (kind, {})
-    assert check_corrector({"kind": kind}, "c") == (kind, {})
+    assert type(corrector_of(kind, "c")) is correctors()[kind]
+    assert type(corrector_of({"kind": kind}, "c")) is correctors()[kind]
 
 
 @pytest.mark.parametrize(
@@ -71,10 +68,10 @@ def test_a_name_alone_is_fine(kind: str) -> None:
         {"kind": "blend", "share": 0.15, "block": 1},
     ],
 )
-def test_settings_are_given_back(spec: dict[str, Any]) -> None:
-    kind, settings = check_corrector(spec, "c")
-    assert {"kind": kind, **settings} == spec
+def test_settings_are_the_correctors_own(spec: dict[str, Any]) -> None:
+    corrector = corrector_of(spec, "c")
+    assert {name: getattr(corrector, name) for name in spec} == spec
 
 
 def test_the_default_is_one_of_them() -> None:
-    assert DEFAULT in SETTINGS
+    assert DEFAULT in correctors()

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hive.server.kv_segments.correctors import (
-    Blend,
-    Corrector,
-    FirstK,
-    PlacedRun,
-    RecomputeAll,
-    RecomputeNone,
-    corrector_of,
-)
+from hive.server.flags.server_args import HiveServerArgs
+from hive.server.kv_segments import correctors as package
+from hive.server.kv_segments.correctors import corrector_of
+from hive.server.kv_segments.correctors.base import Corrector, PlacedRun
+from hive.server.kv_segments.correctors.blend import Blend
+from hive.server.kv_segments.correctors.first_k import FirstK
+from hive.server.kv_segments.correctors.recompute_all import RecomputeAll
+from hive.server.kv_segments.correctors.recompute_none import RecomputeNone
+from hive.server.kv_segments.request import spans_request
+from hive.server.request_tag import RequestError
 
 SHARES = st.one_of(st.sampled_from([0.0, 0.01, 0.15, 0.5, 1.0]), st.floats(0, 1))
 
@@ -200,3 +203,37 @@ def test_correctors_without_settings_by_their_names() -> None:
         assert isinstance(corrector_of(spec), RecomputeNone)
     for spec in ("recompute-all", {"kind": "recompute-all"}):
         assert isinstance(corrector_of(spec), RecomputeAll)
+
+
+MODULE = """
+from hive.server.kv_segments.correctors.base import Corrector, check_count
+
+
+class EveryNth(Corrector):
+    kind = "every-nth"
+    settings = {"nth": check_count}
+
+    def __init__(self, nth=2):
+        self.nth = nth
+
+    def select(self, placed, deviation=None):
+        return [index for run in placed for index in range(run.start, run.end, self.nth)]
+
+    def most(self, placed):
+        return len(self.select(placed))
+"""
+
+
+def test_a_new_corrector_is_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "every_nth.py").write_text(MODULE)
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    package.correctors.cache_clear()
+    try:
+        request = spans_request({"corrector": {"kind": "every-nth", "nth": 3}}, 9, "hive_segments")
+        assert corrector_of(request.corrector).select([PlacedRun(2, 9)]) == [2, 5, 8]
+        assert HiveServerArgs(kv_corrector="every-nth").corrector == "every-nth"
+        with pytest.raises(RequestError, match=r"corrector\.share is unknown: 'every-nth' takes nth"):
+            corrector_of({"kind": "every-nth", "share": 0.5})
+    finally:
+        package.correctors.cache_clear()
+        del sys.modules[f"{package.__name__}.every_nth"]

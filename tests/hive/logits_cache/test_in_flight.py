@@ -227,10 +227,10 @@ def test_distinct_samples_are_drawn_side_by_side() -> None:
     assert engine.loops < len(jobs) * LENGTH / 2
 
 
-def test_those_who_followed_are_counted() -> None:
+def test_coalesced_requests_are_counted() -> None:
     engine = Engine([Job(1, [4]), Job(1, [4]), Job(1, [9])], LogitsCache(10**7))
     engine.run()
-    assert engine.cache.summary()["followed"] == 1
+    assert engine.cache.summary()["coalesced"] == 1
 
 
 def test_who_waits_for_a_row_that_does_not_come_computes_it() -> None:

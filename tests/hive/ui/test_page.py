@@ -29,7 +29,7 @@ def agent(name: str, **fields: Any) -> dict[str, Any]:
 
 
 def session(name: str, **fields: Any) -> dict[str, Any]:
-    counts = ("states", "running", "requests", "tokens_generated", "tokens_replayed", "began", "moved")
+    counts = ("states", "running", "requests", "tokens_generated", "tokens_replayed", "began", "last_active")
     return {"name": name, "agents": [], "state": None, **dict.fromkeys(counts, 0), **fields}
 
 

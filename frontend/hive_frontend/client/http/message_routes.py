@@ -137,7 +137,7 @@ def _read(kind: MessageKind, call: MessageCall, answer: Json, prices: Prices | N
         header=given if kind == "decode" else "",
         kv=KvUse(**{name: kv.get(name, 0) for name in KvUse._fields}),
         output_ids=tuple(answer.get("output_ids") or ()),
-        in_tokens=call.tokens is not None,
+        from_tokens=call.tokens is not None,
     )
 
 

@@ -9,11 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hive.server.kv_segments.correctors.base import Corrector, PlacedRun
+from hive.server.kv_segments.correctors.base import (
+    DEFAULT_SHARE,
+    Corrector,
+    PlacedRun,
+    Settings,
+    check_count,
+    check_share,
+)
 
 
 @dataclass(frozen=True)
@@ -23,8 +31,11 @@ class Blend(Corrector):
     Blocks are counted from the start of each segment.
     """
 
-    share: float = 0.15
+    share: float = DEFAULT_SHARE
     block: int | None = None
+
+    kind = "blend"
+    settings: ClassVar[Settings] = {"share": check_share, "block": check_count}
     probes = True
 
     def select(self, placed: Sequence[PlacedRun], deviation: NDArray[np.float32] | None = None) -> list[int]:

@@ -13,6 +13,8 @@ from hive.server.kv_segments.correctors.base import Corrector, PlacedRun
 class RecomputeAll(Corrector):
     """Saves no work; a check that the machinery itself loses nothing."""
 
+    kind = "recompute-all"
+
     def select(self, placed: Sequence[PlacedRun], deviation: NDArray[np.float32] | None = None) -> list[int]:
         return [index for run in placed for index in range(run.start, run.end)]
 

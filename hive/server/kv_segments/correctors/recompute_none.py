@@ -13,6 +13,8 @@ from hive.server.kv_segments.correctors.base import Corrector, PlacedRun
 class RecomputeNone(Corrector):
     """Takes placed KV as it is.  So does Prompt Choreography, which fine-tunes the model instead (its section 3.2)."""
 
+    kind = "none"
+
     def select(self, placed: Sequence[PlacedRun], deviation: NDArray[np.float32] | None = None) -> list[int]:
         return []
 

@@ -47,7 +47,7 @@ def test_they_share_what_is_computed_and_get_what_they_would_get_alone(
     states = {tuple(answer.ids[:length]) for answer in answers for length in range(len(answer.ids))}
     assert after["tokens_recorded"] - before["tokens_recorded"] == len(states)
     assert sum(answer.replayed for answer in answers) == sum(len(a.ids) for a in answers) - len(states)
-    assert after["followed"] > before["followed"]
+    assert after["coalesced"] > before["coalesced"]
 
 
 def test_who_parts_from_another_needs_no_prompt_of_its_own(exact: ReplayClient) -> None:
@@ -65,7 +65,7 @@ def test_who_parts_from_another_needs_no_prompt_of_its_own(exact: ReplayClient) 
     after = exact.http.get("/hive/stats").json()
     assert after["scheduler"]["extends"] - before["scheduler"]["extends"] == 1
     assert after["scheduler"]["decode_steps"] - before["scheduler"]["decode_steps"] <= TOKENS + SAMPLES
-    assert after["logits_cache"]["lent"] > before["logits_cache"]["lent"]
+    assert after["logits_cache"]["shared_prefix"] > before["logits_cache"]["shared_prefix"]
     assert exact.post("/hive/check", {})["problems"] == []
 
 

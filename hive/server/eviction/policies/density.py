@@ -19,13 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hive.server.agents.registry import OTHER
 from hive.server.eviction.agent_numbers import AgentNumbers
-from hive.server.eviction.base import EvictionPolicy, Score, Weigh
+from hive.server.eviction.base import DEFAULT_MAX_SHARE, EvictionPolicy, Score, Weigh
 from hive.server.eviction.node import NodeRecord
 
 AGE_BINS = 48
@@ -57,7 +58,7 @@ class DensitySettings:
     refresh: int = 16
     """Admissions between two estimates: fewer while there is little evidence, more with many agents, whose estimates
     take longer."""
-    max_share: float = 0.8
+    max_share: float = DEFAULT_MAX_SHARE
     """Share of the resident KV above which the KV that an agent used last is evicted first."""
 
 
@@ -65,6 +66,7 @@ class DensityPolicy(EvictionPolicy):
     """Evicts the KV with the lowest hit density (see the module's docstring)."""
 
     name = "density"
+    about = "the KV with the lowest expected hits per token"
     trims = True
 
     def __init__(self, score: Score, settings: DensitySettings | None = None) -> None:
@@ -79,6 +81,10 @@ class DensityPolicy(EvictionPolicy):
         """Clock of the last estimate; None if the next use must compute a new one."""
         self._weighed = 0
         """Clock at which evidence has weight 1; later evidence weighs more."""
+
+    @classmethod
+    def of_server(cls, score: Score, max_share: float) -> Self:
+        return cls(score, DensitySettings(max_share=max_share))
 
     def class_of(self, node: NodeRecord) -> int:
         """(agent, hits, shared) as one number; -1 for a dead node."""

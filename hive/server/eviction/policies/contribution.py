@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,16 @@ class ContributionPolicy(EvictionPolicy):
     """Ranks nodes by (contribution score of the agent that computed the KV, last use), lowest first."""
 
     name = "paper"
+    about = "the KV of the agent with the lowest contribution score"
     trims = False
 
     def __init__(self, score: Score) -> None:
         self._score = score
         self._numbers = AgentNumbers()
+
+    @classmethod
+    def of_server(cls, score: Score, max_share: float) -> Self:
+        return cls(score)
 
     def class_of(self, node: NodeRecord) -> int:
         return self._numbers.of(node.producer)
