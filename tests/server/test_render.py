@@ -149,7 +149,7 @@ async def test_turns_build_on_what_is_cached(client: Watched, http: httpx.Client
     for sample in range(4):
         dialogue = [SYSTEM, Message("user", "Name a fruit.")]
         for turn in range(3):
-            answer = await client.complete(ask(*dialogue, session="turns", sample=sample))
+            answer = await client.complete(ask(*dialogue, session="turns", sample=sample, max_tokens=16))
             ids = client.sent[-1]
             if turn:
                 before = client.sent[-2] + client.got[-2]["output_ids"]
@@ -251,11 +251,11 @@ async def test_cancelling_a_stream_ends_the_work(client: Watched, http: httpx.Cl
     call = asyncio.create_task(
         client.complete(request._replace(agent="render.cancelled"), lambda piece: begun.set())
     )
-    await asyncio.wait_for(begun.wait(), 60)
+    await asyncio.wait_for(begun.wait(), 60 * slowdown())
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    for _ in range(100):
+    for _ in range(int(100 * slowdown())):
         if generated(http, "render.cancelled"):
             break
         await asyncio.sleep(0.1)
