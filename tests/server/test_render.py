@@ -15,6 +15,7 @@ from hive_frontend.client import Completion, Request, Sampling
 from hive_frontend.client.messages import Message
 
 from hive.server.server_process import ServerProcess, slowdown
+from tests.repetitions import repetitions
 
 pytestmark = pytest.mark.server
 
@@ -149,7 +150,8 @@ async def test_turns_build_on_what_is_cached(client: Watched, http: httpx.Client
     for sample in range(4):
         dialogue = [SYSTEM, Message("user", "Name a fruit.")]
         for turn in range(3):
-            answer = await client.complete(ask(*dialogue, session="turns", sample=sample, max_tokens=16))
+            request = ask(*dialogue, session="turns", sample=sample, max_tokens=repetitions(16, 48))
+            answer = await client.complete(request)
             ids = client.sent[-1]
             if turn:
                 before = client.sent[-2] + client.got[-2]["output_ids"]
