@@ -12,7 +12,7 @@ import pytest
 
 from hive.server.server_process import ServerDied, ServerProcess
 from tests.fork_server import ForkServer
-from tests.repetitions import LONG
+from tests.repetitions import LAYERS_FLAGS, LONG
 
 # Hypothesis would fail an example for its time, which says more of other processes than of the code.
 hypothesis.settings.register_profile("any machine", deadline=None)
@@ -31,8 +31,8 @@ def launch_server(
 ) -> Iterator[Callable[..., ServerProcess]]:
     """A function that starts a server with the embedded model and waits until it is healthy.
 
-    A server is a fork of a process that has loaded everything (:mod:`tests.fork_server`), unless it is another module's
-    or ``forked`` is false, for what is to be seen of one that users start.
+    A server is a fork of a process that has loaded everything (:mod:`tests.fork_server`), unless ``module`` is another.
+    ``tests/e2e/test_demo_server.py`` starts servers the way users do.
 
     Whoever starts one of their own stops it when they are done with it; what is left ends with the session.
     """
@@ -47,15 +47,16 @@ def launch_server(
         *flags: str,
         module: str = "hive.launch_server",
         environment: Mapping[str, str] | None = None,
+        port: int | None = None,
         wait: bool = True,
-        forked: bool = True,
     ) -> ServerProcess:
         server = ServerProcess(
             flags,
             folder / f"{len(started)}.log",
             module=module,
             environment=environment,
-            start=fork_server.start if forked and module == "hive.launch_server" else None,
+            port=port,
+            start=fork_server.start if module == "hive.launch_server" else None,
         )
         started.append(server)
         if wait:
@@ -74,8 +75,8 @@ def launch_server(
 
 @pytest.fixture(scope="session")
 def server(launch_server: Callable[..., ServerProcess]) -> ServerProcess:
-    """The default server, which most tests share; the way that users start one."""
-    return launch_server("--enable-metrics", forked=False)
+    """The default server, which most tests share."""
+    return launch_server("--enable-metrics")
 
 
 KV_FLAGS = (
@@ -83,6 +84,7 @@ KV_FLAGS = (
     *("--hive-kv-neutral-prefix", "You take part in a meeting."),
     *("--dtype", "float32", "--max-total-tokens", "1024", "--context-length", "512"),
     *("--chunked-prefill-size", "64", "--max-running-requests", "16"),
+    *LAYERS_FLAGS,
 )
 """A pool that a dozen requests fill, half of it for segments (of which the host keeps 364 tokens more), and chunks that
 are shorter than most prompts."""

@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 
+from hive.server.server_process import slowdown
+
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.server, pytest.mark.e2e]
 
 
 def demo(*flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [ROOT / "scripts" / "demo", *flags], capture_output=True, text=True, timeout=500, cwd=ROOT
+        [ROOT / "scripts" / "demo", *flags],
+        capture_output=True,
+        text=True,
+        timeout=500 * slowdown(),
+        cwd=ROOT,
     )
 
 

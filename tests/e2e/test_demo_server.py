@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from hive.server.server_process import slowdown
+
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.server, pytest.mark.e2e]
 
@@ -42,7 +44,7 @@ def servers(log: Path) -> list[int]:
 def test_one_command_does_it_all(tmp_path: Path) -> None:
     summary = tmp_path / "summary.json"
     with start(tmp_path / "out", "--puzzles", "1", "--json", str(summary)) as demo:
-        output, _ = demo.communicate(timeout=500)
+        output, _ = demo.communicate(timeout=500 * slowdown())
     assert demo.returncode == 0, output
     assert "Server ready at http://127.0.0.1:" in output
     assert output.rstrip().endswith("Server stopped.")
@@ -69,7 +71,7 @@ def test_a_signal_ends_demo_and_server(tmp_path: Path, sign: signal.Signals, sta
         assert servers(log)
         demo.send_signal(sign)
         output += demo.stdout.read()
-        demo.wait(60)
+        demo.wait(60 * slowdown())
     assert demo.returncode == status, output
     assert "Server stopped." in output
     assert "Traceback" not in output
@@ -80,7 +82,7 @@ def test_a_server_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
     empty = tmp_path / "model"
     empty.mkdir()
     with start(tmp_path, "--model", str(empty)) as demo:
-        output, _ = demo.communicate(timeout=300)
+        output, _ = demo.communicate(timeout=300 * slowdown())
     assert demo.returncode == 1
     assert "before it was ready" in output
     # What SGLang says about a folder without a model, from the log.

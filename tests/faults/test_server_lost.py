@@ -17,7 +17,7 @@ import httpx
 import pytest
 from hive_frontend import HttpClient, RunResult, agent, gen, run
 
-from hive.server.server_process import ServerProcess
+from hive.server.server_process import ServerProcess, slowdown
 from sglang_patches.scheduling.cache_memory import LOOPS
 from tests.faults.processes import scheduler_of
 from tests.server.replay_client import PROMPTS, Ask, ReplayClient
@@ -33,10 +33,9 @@ SHORT = ("--hive-min-free-host-bytes", "512T")
 class Place:
     """A port, and the server that is there at the moment."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
-        self._folder = folder
-        self.server = ServerProcess([*FLAGS, *flags], folder / "first.log")
-        self.server.wait()
+    def __init__(self, launch_server: Callable[..., ServerProcess], *flags: str) -> None:
+        self._launch_server = launch_server
+        self.server = launch_server(*FLAGS, *flags)
 
     def kill(self) -> None:
         """As the kernel does when memory runs out, or as a machine that goes down."""
@@ -44,14 +43,13 @@ class Place:
         self.server.stop()
 
     def restart(self) -> None:
-        self.server = ServerProcess(FLAGS, self._folder / "second.log", port=self.server.port)
+        self.server = self._launch_server(*FLAGS, port=self.server.port, wait=False)
 
 
 @pytest.fixture(scope="module")
-def place(
-    launch_server: Callable[..., ServerProcess], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Place]:
-    place = Place(tmp_path_factory.mktemp("place"), *SHORT)
+def place(launch_server: Callable[..., ServerProcess]) -> Iterator[Place]:
+    """Servers of its own: they are killed."""
+    place = Place(launch_server, *SHORT)
     yield place
     place.server.stop()
 
@@ -110,7 +108,7 @@ def test_a_program_waits_for_its_server_and_nothing_is_computed_twice(place: Pla
     answered = replies(journal.read_text())
     place.restart()
     assert running.is_alive()
-    running.join(200)
+    running.join(200 * slowdown())
     assert not running.is_alive()
     (result,) = found
     assert requests_at(place.server) == STEPS - answered
@@ -132,10 +130,10 @@ def test_a_scheduler_that_crashes_takes_the_server_with_it_at_once(place: Place)
     scheduler_of(place.server).send_signal(signal.SIGKILL)
     started = time.monotonic()
     try:
-        status = place.server.process.wait(20)
+        status = place.server.process.wait(20 * slowdown())
     except subprocess.TimeoutExpired:
         pytest.fail(f"the launcher hangs:\n{place.server.log()}")
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 10 * slowdown()
     assert status == 1
     last = place.server.log().splitlines()[-1]
     assert last.startswith("hive: the server ends with status 1: scheduler")

@@ -67,7 +67,7 @@ def test_a_tool_that_is_given_a_named_answer_is_not_branched_at() -> None:
     assert_named_by_their_own_calls(NestedAwaits(source, waits), "patch")
 
 
-@pytest.mark.timeout(0 if "HIVE_ORACLE_EXAMPLES" in os.environ else 600)
+@pytest.mark.timeout(0 if "HIVE_ORACLE_EXAMPLES" in os.environ else 1800)
 @settings(
     max_examples=int(os.environ.get("HIVE_ORACLE_EXAMPLES", "100")),
     deadline=None,

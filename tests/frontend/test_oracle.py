@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.frontend.oracle import assert_agree, define
 from tests.frontend.programs import HELPERS, programs
+from tests.repetitions import repetitions
 
-EXAMPLES = int(os.environ.get("HIVE_ORACLE_EXAMPLES", "500"))
+EXAMPLES = int(os.environ.get("HIVE_ORACLE_EXAMPLES", repetitions(150, 500)))
 
 PROGRAMS = {
     "straight line": """
@@ -698,7 +699,7 @@ helpers = define(HELPERS, "guarded").__globals__
 
 
 # The same programs in every run of the suite; others, for as long as it takes, where somebody asks for a number.
-@pytest.mark.timeout(0 if "HIVE_ORACLE_EXAMPLES" in os.environ else 600)
+@pytest.mark.timeout(0 if "HIVE_ORACLE_EXAMPLES" in os.environ else 1800)
 @settings(
     max_examples=EXAMPLES,
     deadline=None,

@@ -8,6 +8,7 @@ import pytest
 
 from hive.server.embedded_model import ensure_embedded_model
 from hive.server.server_process import ServerProcess
+from tests.repetitions import LAYERS, LAYERS_FLAGS
 from tests.server.kv_client import KvClient
 from tests.server.kv_reference import Reference
 from tests.server.replay_client import KEY, ReplayClient
@@ -19,7 +20,7 @@ def exact_server(launch_server: Callable[..., ServerProcess]) -> ServerProcess:
 
     In bfloat16, as the default one is, they depend on what else is in the batch.
     """
-    return launch_server("--dtype", "float32", "--api-key", KEY, "--hive-replay-ahead")
+    return launch_server("--dtype", "float32", "--api-key", KEY, "--hive-replay-ahead", *LAYERS_FLAGS)
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +30,15 @@ def exact(exact_server: ServerProcess) -> Iterator[ReplayClient]:
     client.flush()
     yield client
     client.http.close()
+
+
+@pytest.fixture(scope="session")
+def roles_server(launch_server: Callable[..., ServerProcess]) -> ServerProcess:
+    """A server with the embedded model's roles, in float32: with adapters every request costs more, so that the others
+    have none. It runs the whole model, for what few layers would not say."""
+    # Several servers run by now: the cache is not to shrink for what else the machine does.
+    flags = ("--hive-roles", "--hive-kv-segments", "--hive-min-free-host-bytes", "0")
+    return launch_server(*flags, "--dtype", "float32", "--api-key", KEY)
 
 
 @pytest.fixture(scope="module")
@@ -43,5 +53,5 @@ def kv_client(kv_server: ServerProcess) -> Iterator[KvClient]:
 
 @pytest.fixture(scope="session")
 def reference() -> Reference:
-    """The embedded model by transformers."""
-    return Reference(ensure_embedded_model())
+    """The embedded model by transformers, as deep as the server that keeps segments has it."""
+    return Reference(ensure_embedded_model(), LAYERS)

@@ -37,13 +37,15 @@ def joined(parts: Sequence[Kv]) -> Kv:
 
 
 class Reference:
-    """The model of a folder, in float32.
+    """The first layers of the model of a folder, in float32.
 
     A token has an *index*, and sees what has a lower one, and a *position*, by which its key is rotated.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._whole = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    def __init__(self, folder: Path, layers: int) -> None:
+        self._whole = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, num_hidden_layers=layers
+        ).eval()
         self._model = self._whole.model
 
     def compute(

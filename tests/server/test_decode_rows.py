@@ -16,6 +16,7 @@ import pytest
 
 from hive.server.roles import ROLES
 from hive.server.server_process import ServerProcess
+from tests.repetitions import repetitions
 from tests.server.replay_client import Answer, Ask
 
 ADAPTERS = (None, *ROLES)
@@ -63,7 +64,8 @@ def asks() -> list[Ask]:
     """Requests of all kinds, most of which begin with what others have computed."""
     found = []
     for number in range(12):
-        params: dict[str, Any] = {"max_new_tokens": 4 + number % 7, "temperature": number % 3 * 0.5}
+        new = repetitions(2, 4) + number % repetitions(5, 7)
+        params: dict[str, Any] = {"max_new_tokens": new, "temperature": number % 3 * 0.5}
         params["sampling_seed"] = number
         if number % 4 == 1:
             params["frequency_penalty"] = 0.7

@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from hive.server.server_process import ServerProcess, slowdown
+from tests.repetitions import LAYERS_FLAGS
 
 pytestmark = pytest.mark.server
 
@@ -110,6 +111,7 @@ def crowded(
         *("--max-running-requests", "6", "--hive-eviction", request.param),
         *("--hive-round-requests", "8", "--hive-window-rounds", "4"),
         *("--hive-schedule", "contribution", "--hive-schedule-max-passes", "8"),
+        *LAYERS_FLAGS,
         environment={
             "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
             "SGLANG_TEST_RETRACT": "true",

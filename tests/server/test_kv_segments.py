@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from hive.server.kv_segments.separator import SEPARATOR
-from hive.server.server_process import ServerProcess
+from hive.server.server_process import ServerProcess, slowdown
 from tests.server.kv_client import Answer, KvClient, close, counts, refused, span, tokens
 from tests.server.kv_reference import Kv, Reference, joined
 
@@ -621,16 +621,6 @@ def test_a_server_that_cannot_have_segments_says_why_and_ends(
     launch_server: Callable[..., ServerProcess], flags: tuple[str, ...]
 ) -> None:
     server = launch_server("--hive-kv-segments", *flags, wait=False)
-    assert server.process.wait(120) != 0
+    assert server.process.wait(120 * slowdown()) != 0
     told = [line for line in server.log_path.read_text().splitlines() if "--hive-kv-segments" in line]
     assert flags[0] in told[-1]
-
-
-def test_what_arguments_show_is_refused_before_anything_starts(
-    launch_server: Callable[..., ServerProcess],
-) -> None:
-    server = launch_server("--hive-kv-segments", "--page-size", "16", wait=False)
-    assert server.process.wait(120) == 1
-    log = server.log_path.read_text()
-    assert log.splitlines()[-1].startswith("hive: --hive-kv-segments cannot be used: --page-size 16")
-    assert "Traceback" not in log

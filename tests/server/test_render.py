@@ -15,6 +15,7 @@ from hive_frontend.client import Completion, Request, Sampling
 from hive_frontend.client.messages import Message
 
 from hive.server.server_process import ServerProcess, slowdown
+from tests.repetitions import repetitions
 
 pytestmark = pytest.mark.server
 
@@ -149,7 +150,8 @@ async def test_turns_build_on_what_is_cached(client: Watched, http: httpx.Client
     for sample in range(4):
         dialogue = [SYSTEM, Message("user", "Name a fruit.")]
         for turn in range(3):
-            answer = await client.complete(ask(*dialogue, session="turns", sample=sample))
+            request = ask(*dialogue, session="turns", sample=sample, max_tokens=repetitions(16, 48))
+            answer = await client.complete(request)
             ids = client.sent[-1]
             if turn:
                 before = client.sent[-2] + client.got[-2]["output_ids"]
@@ -251,11 +253,11 @@ async def test_cancelling_a_stream_ends_the_work(client: Watched, http: httpx.Cl
     call = asyncio.create_task(
         client.complete(request._replace(agent="render.cancelled"), lambda piece: begun.set())
     )
-    await asyncio.wait_for(begun.wait(), 60)
+    await asyncio.wait_for(begun.wait(), 60 * slowdown())
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    for _ in range(100):
+    for _ in range(int(100 * slowdown())):
         if generated(http, "render.cancelled"):
             break
         await asyncio.sleep(0.1)

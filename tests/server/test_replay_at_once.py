@@ -6,29 +6,29 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from statistics import mean
 
+import httpx
 import pytest
 
 from hive.server.server_process import ServerProcess
-from tests.server.replay_client import KEY, PROMPTS, SUBJECTS, Answer, Ask, ReplayClient, all_at_once
+from tests.server.replay_client import PROMPTS, SUBJECTS, Answer, Ask, ReplayClient, all_at_once
 
 pytestmark = pytest.mark.server
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
-def busy(
-    request: pytest.FixtureRequest, launch_server: Callable[..., ServerProcess]
-) -> Iterator[ReplayClient]:
+@pytest.fixture(scope="module")
+def bfloat16_server(server: ServerProcess, launch_server: Callable[..., ServerProcess]) -> ServerProcess:
+    """The default server, unless this CPU has it compute in float32."""
+    default = httpx.get(f"{server.url}/server_info", trust_env=False).json()["dtype"]
+    return server if default != "float32" else launch_server("--dtype", "bfloat16")
+
+
+@pytest.fixture(scope="module", params=["exact_server", "bfloat16_server"], ids=["float32", "bfloat16"])
+def busy(request: pytest.FixtureRequest) -> Iterator[ReplayClient]:
     """A client of each of two servers, with empty caches: the one that replay tests share, and one in what GPUs use."""
-    if request.param == "float32":
-        server = request.getfixturevalue("exact_server")
-    else:
-        server = launch_server("--dtype", request.param, "--api-key", KEY)
-    client = ReplayClient(server.url)
+    client = ReplayClient(request.getfixturevalue(request.param).url)
     client.flush()
     yield client
     client.http.close()
-    if request.param != "float32":
-        server.stop()
 
 
 def test_eight_at_once_replay_what_was_recorded(busy: ReplayClient) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hive.server.server_process import ServerProcess
+from tests.repetitions import LAYERS_FLAGS
 from tests.server.replay_client import SUBJECTS, Ask, ReplayClient, all_at_once
 
 pytestmark = pytest.mark.server
@@ -21,6 +22,7 @@ def tight(launch_server: Callable[..., ServerProcess]) -> Iterator[ReplayClient]
     server = launch_server(
         *("--dtype", "float32", "--max-total-tokens", "512", "--chunked-prefill-size", "16"),
         *("--hive-logits-cache-bytes", str(CAPACITY)),
+        *LAYERS_FLAGS,
         environment={"SGLANG_TEST_RETRACT": "true", "SGLANG_TEST_RETRACT_INTERVAL": "3"},
     )
     client = ReplayClient(server.url)

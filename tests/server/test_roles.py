@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -40,16 +40,6 @@ FIRST, SECOND, THIRD, HEADER = tokens(301, 40), tokens(302, 30), tokens(303, 25)
 def of(adapter: str | None) -> dict[str, Any]:
     """The field of a request."""
     return {"lora_path": adapter} if adapter else {}
-
-
-@pytest.fixture(scope="module")
-def roles_server(launch_server: Callable[..., ServerProcess]) -> Iterator[ServerProcess]:
-    """A server of its own: with adapters every request costs more, so that the others have none."""
-    # Four servers run by now: the cache is not to shrink for what else the machine does.
-    flags = ("--hive-roles", "--hive-kv-segments", "--hive-min-free-host-bytes", "0")
-    server = launch_server(*flags, "--dtype", "float32", "--api-key", KEY)
-    yield server
-    server.stop()
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +98,7 @@ def test_requests_for_all_adapters_share_batches(roles: ReplayClient) -> None:
     asks = [
         Ask(
             f"Value of {number} 3 8: ",
-            {"temperature": 0.0, "max_new_tokens": repetitions(24, 128)},
+            {"temperature": 0.0, "max_new_tokens": repetitions(6, 128)},
             of(adapter),
         )
         for number in (1, 2, 5)

@@ -53,9 +53,9 @@ OWN = [
 
 @pytest.fixture(scope="module")
 def keyed(launch_server: Callable[..., ServerProcess]) -> Iterator[ServerProcess]:
-    """A server of its own: no other has two keys. Not forked: its command line must not show them."""
+    """A server of its own: no other has two keys."""
     keys = ("--api-key", KEY, "--admin-api-key", ADMIN_KEY)
-    server = launch_server(*keys, "--served-model-name", "any", "--enable-metrics", forked=False)
+    server = launch_server(*keys, "--served-model-name", "any", "--enable-metrics")
     yield server
     server.stop()
 

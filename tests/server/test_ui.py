@@ -105,7 +105,7 @@ def test_running_requests_and_the_end_of_a_session_are_seen(
     http: httpx.Client, server: ServerProcess
 ) -> None:
     def long() -> None:
-        with httpx.Client(base_url=server.url, timeout=60, trust_env=False) as client:
+        with httpx.Client(base_url=server.url, timeout=60 * slowdown(), trust_env=False) as client:
             ask(client, "ui.slow", "ui-2", "0", "Count: one two three", tokens=150)
 
     asking = threading.Thread(target=long)

@@ -94,43 +94,7 @@ def test_the_launcher_refuses_to_start_without_its_hooks() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_launchers_help_ends_in_hives_group() -> None:
-    done = launch("--help")
-    assert done.returncode == 0
-    assert "--model-path" in done.stdout
-    assert done.stdout.index("Hive:") < done.stdout.index("--hive-logits-cache-bytes")
-
-
 def test_a_bad_flag_ends_the_launcher_with_one_message() -> None:
     done = launch("--hive-logits-cache-head", "0")
     assert done.returncode == 2
     assert done.stderr.strip().endswith("--hive-logits-cache-head must be at least 1, got 0")
-
-
-@pytest.mark.skipif(not cpu_platform.needed(), reason="this machine has an accelerator")
-def test_a_hierarchical_cache_on_a_cpu_is_refused_in_one_sentence() -> None:
-    done = launch("--enable-hierarchical-cache")
-    assert done.returncode == 1
-    assert done.stderr.strip().splitlines()[-1].startswith("hive: --enable-hierarchical-cache needs a GPU")
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("flags", "environment", "words"),
-    [
-        pytest.param(
-            ("--smg-grpc-mode",), {}, "hive: --smg-grpc-mode serves gRPC alone", marks=pytest.mark.long
-        ),
-        pytest.param(
-            *(("--tokenizer-worker-num", "2"), {}, "hive: --tokenizer-worker-num must be 1"),
-            marks=pytest.mark.long,
-        ),
-        ((), {"DUMPER_SERVER_PORT": "reuse"}, "hive: DUMPER_SERVER_PORT=reuse adds a route"),
-    ],
-)
-def test_settings_that_bypass_the_request_middleware_stop_the_start(
-    flags: tuple[str, ...], environment: dict[str, str], words: str
-) -> None:
-    ended = launch(*flags, **environment)
-    assert ended.returncode == 1
-    assert words in ended.stderr.splitlines()[-1]
