@@ -131,6 +131,10 @@ CACHED_TOKENS = Change(
     "cached tokens of the prompt",
     "`cached_tokens` excludes output tokens that a request already has when it is queued.",
 )
+FORCED_TOKENS = Change(
+    "dictated ends of answers",
+    "Where a grammar leaves one token at every position up to the end, a request ends without drawing them.",
+)
 PENALTIES = Change(
     "penalties by position",
     "Penalties depend only on a request's own tokens, also after it was retracted.",

@@ -1,10 +1,15 @@
-"""Hooks on ``ScheduleBatch``: the reported cached tokens of replayed requests, and which tokens penalties count."""
+"""Hooks on ``ScheduleBatch`` and its requests: the reported cached tokens of replayed requests, which tokens penalties
+count, and answers whose end the grammar dictates.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from sglang_patches.scheduling.forced_tokens import finish_if_forced
 
 
 def after_prepare_for_extend(_result: None, self: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -34,3 +39,12 @@ def cumulate_penalty_output_tokens(self: Any) -> None:
         tokens.append(req.output_ids[index] if index >= 0 else req.origin_input_ids[-1])
     drawn = torch.tensor(tokens, dtype=torch.int64).to(self.device, non_blocking=True)
     self.sampling_info.penalizer_orchestrator.cumulate_output_tokens(drawn)
+
+
+def around_update_finish_state(original: Callable[..., None], self: Any, new_accepted_len: int = 1) -> None:
+    """End a request whose remaining tokens its grammar dictates.  Upstream calls this behind every token that it
+    appends, before the grammar accepts it.
+    """
+    original(self, new_accepted_len)
+    if self.grammar is not None and new_accepted_len == 1 and not self.finished():
+        finish_if_forced(self, lambda: original(self, 1))

@@ -151,8 +151,8 @@ def around_process_batch_result(
 ) -> None:
     """Record the rows of a step, and finish the requests that ended in it.
 
-    Row i of a batch belongs to ``batch.reqs[i]`` if and only if that request's output grew by exactly one token.  It
-    does not grow for a chunk of a longer prefill, a retracted request or overlap scheduling's late row.
+    Row i of a batch belongs to ``batch.reqs[i]`` if and only if that request's output grew by exactly one drawn token.
+    It does not grow for a chunk of a longer prefill, a retracted request or overlap scheduling's late row.
     """
     output = getattr(result, "logits_output", None)
     rows: SampledRows | None = getattr(output, ROWS_ATTRIBUTE, None)
@@ -167,8 +167,9 @@ def around_process_batch_result(
         if attached is None:
             continue
         recording = rows is not None and cache is not None and attached.cached is not None
-        if recording and len(req.output_ids) == length + 1:
-            cache.record(attached.cached, req.output_ids, rows.packed(i))  # type: ignore[union-attr, arg-type]
+        if recording and len(req.output_ids) - attached.forced == length + 1:
+            drawn = req.output_ids[: length + 1] if attached.forced else req.output_ids
+            cache.record(attached.cached, drawn, rows.packed(i))  # type: ignore[union-attr, arg-type]
             sample = attached.cached.sample  # type: ignore[union-attr]
             if sample is not None:
                 sample.advance(req.output_ids[-1], _probability(rows, i))  # type: ignore[arg-type]

@@ -53,6 +53,8 @@ class RequestState:
     """The replay in progress, if any."""
     arrived_with: int = 0
     """Output tokens that were replayed before the model ran."""
+    forced: int = 0
+    """Tokens at the end of the output that were not drawn, because the grammar dictated them."""
     may_join: bool = False
     """Whether all its KV may be resident, so that it can join the decode batch without a prefill."""
     finished: bool = False

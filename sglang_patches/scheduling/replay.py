@@ -130,6 +130,7 @@ def finish(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
         "generated": len(req.output_ids) - attached.arrived_with,
         "replayed": attached.arrived_with,
     }
+    state.steps.forced_tokens += attached.forced
     state.agents.left(attached.agent, **counts)
     state.live.sessions.left(attached.session, generated=counts["generated"], replayed=counts["replayed"])
     if state.metrics is not None:
@@ -152,8 +153,8 @@ def _run_slice(scheduler: Scheduler, req: Req) -> bool:
         cache.run(
             replay, attached.cached, req.output_ids, lambda token, node: _append(req, token, node), SLICE
         )
-    attached.arrived_with = replay.tokens
-    if new := replay.tokens - known:
+    attached.arrived_with = replay.tokens + attached.forced
+    if new := attached.arrived_with - known:
         _mark(req, new)
     if replay.stop is None and req.to_finish is None:
         if new and req.stream:

@@ -22,6 +22,8 @@ class Steps:
     """Decode steps, including mixed ones."""
     decoded_rows: int = 0
     """Requests in decode steps, each counted once per step."""
+    forced_tokens: int = 0
+    """Tokens that took no step because a grammar dictated them (:mod:`sglang_patches.scheduling.forced_tokens`)."""
 
     def count(self, batch: ScheduleBatch) -> None:
         """Count one forward pass."""
@@ -40,6 +42,7 @@ class Steps:
             "mixed": self.mixed,
             "decode_steps": self.decode_steps,
             "decoded_rows": self.decoded_rows,
+            "forced_tokens": self.forced_tokens,
         }
         return {**counts, "running_mean": running_mean(counts)}
 
