@@ -185,7 +185,6 @@ class LogitsCache:
         started = time.perf_counter()
         if request.awaits is None or self._arrived(replay, request):
             replay.run(take, limit)
-            self._drop_if_corrupt(replay)
             if self._pauses(replay, request, output):
                 replay.stop = None
                 request.awaits, request.patience = request.state(output), PATIENCE
@@ -198,14 +197,9 @@ class LogitsCache:
                 # A hotspot replay follows a whole output: a single row is no use to it.
                 coming = request.policy != "hotspot" and request.state(output) in self.in_flight
                 return coming or _blocked(request)
-            case Stop.UNDECIDED | Stop.CORRUPT:
+            case Stop.UNDECIDED:
                 return _blocked(request)
         return False
-
-    def _drop_if_corrupt(self, replay: Replay) -> None:
-        """Drop a row that fails its checksum; the request has the model compute it and records it again."""
-        if replay.stop is Stop.CORRUPT and replay.node is not None:
-            self.trie.drop_corrupt(replay.node)
 
     def _arrived(self, replay: Replay, request: CachedRequest) -> bool:
         """Whether the awaited row is there; stops the replay if the row will not come."""
@@ -328,7 +322,6 @@ class LogitsCache:
                 return Verdict.CONTINUES
 
             ahead.replay.run(take, limit)
-            self._drop_if_corrupt(ahead.replay)
             done = ahead.replay.tokens - before
             self._ahead_tokens += done
             self.statistics.prefetched_tokens += done
@@ -372,7 +365,6 @@ class LogitsCache:
             "served_whole": counts.served_whole,
             "tokens_replayed": counts.tokens_replayed,
             "tokens_recorded": counts.tokens_recorded,
-            "rows_corrupt": self.trie.corrupt_rows,
             "followed": counts.followed,
             "flushes": counts.flushes,
             "prefetched": counts.prefetched,

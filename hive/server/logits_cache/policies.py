@@ -14,7 +14,7 @@ from typing import Protocol
 from hive.server.logits_cache.distinct import Choice, DistinctSample
 from hive.server.logits_cache.head import MIN_PROBABILITY
 from hive.server.logits_cache.hotspot import HotspotRule, row_uncertainty, select
-from hive.server.logits_cache.packing import CorruptRowError, unpack
+from hive.server.logits_cache.packing import unpack
 from hive.server.logits_cache.residual import Drawn
 from hive.server.logits_cache.sampling import DrawTable, SamplingRule, uniform
 from hive.server.logits_cache.trie import Node
@@ -113,15 +113,7 @@ class Hotspot:
         while following is not None and done < limit:
             known, temperature = following.uncertainty, self._rule.temperature
             if known is None or known[0] != temperature:
-                try:
-                    head = following.head
-                except CorruptRowError:
-                    if following is node:
-                        raise
-                    # The walk will notice when it gets there; the cached output ends here.
-                    following = None
-                    break
-                following.uncertainty = temperature, row_uncertainty(head, temperature)
+                following.uncertainty = temperature, row_uncertainty(following.head, temperature)
             self._ahead.append(following)
             done += 1
             following = next(iter(following.children), None)
