@@ -98,8 +98,8 @@ class Hotspot:
         self._hot: set[int] = set()
         self.divergence = 0.0
         """Estimate of KL(hotspot || exact) in nats over the replayed tokens: one sample of the sum in
-        :func:`~hive.server.logits_cache.hotspot.kl_divergence`.  A kept token beyond its row's head counts as one of
-        the least likely inside it."""
+        :mod:`hive.server.logits_cache.hotspot`.  A kept token beyond its row's head counts as one of the least likely
+        inside it."""
 
     def prepare(self, node: Node, limit: int) -> int:
         if self._scanned:

@@ -17,6 +17,7 @@ from hive.server.logits_cache.packing import pack
 from hive.server.logits_cache.replay import Stop, Verdict
 from hive.server.logits_cache.sampling import SamplingRule, draw_live, uniform
 from hive.server.logits_cache.trie import Node
+from tests.hive.logits_cache.truth import whole_head
 
 VOCABULARY = 12
 EOS = 0
@@ -36,7 +37,7 @@ class ToyModel:
         return (rng.normal(size=VOCABULARY) * 2).astype(np.float32)
 
     def head(self, row: NDArray[np.float32], temperature: float) -> Head:
-        whole = Head.from_row(row, temperature)
+        whole = whole_head(row, temperature)
         picked = np.argsort(-row, kind="stable")[: self.head_size]
         return Head.select(picked.astype(np.int64), row[picked], whole.support, whole.normalisers)
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hive.server.logits_cache.head import Head
 from hive.server.logits_cache.packing import pack, pack_rows, unpack
+from tests.hive.logits_cache.truth import whole_head
 
 
 def bf16(values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -55,7 +56,7 @@ def test_a_whole_row_comes_back_equal_and_pays_for_no_ids(coarse: bool, vocabula
     row = (np.random.default_rng(0).normal(size=vocabulary) * 4).astype(np.float32)
     row = bf16(row) if coarse else row
     row[::7] = -np.inf
-    head = Head.from_row(row, 1.0)
+    head = whole_head(row, 1.0)
     packed = pack(head)
     assert same(unpack(packed), head)
     assert len(packed) <= vocabulary * (2 if coarse else 4) + 64
