@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Unpack, cast
 
 from hive_frontend.client.cached_message import CachedMessage
 from hive_frontend.client.contract import (
@@ -20,11 +20,10 @@ from hive_frontend.client.contract import (
     OnText,
     Request,
     Sampling,
-    schema_text,
 )
 from hive_frontend.operation import Operation, tracked
 from hive_frontend.operations.fork import Memo
-from hive_frontend.operations.model_call import ModelCall, checked_sample, sampling_of
+from hive_frontend.operations.model_call import AnswerSettings, ModelCall, checked_sample, sampling_of
 from hive_frontend.operations.transition import Transition
 from hive_frontend.wire import check_name
 
@@ -137,16 +136,9 @@ def decode(
     new_offset: int | None = None,
     name: str | None = None,
     agent: str | None = None,
-    max_tokens: int = 256,
-    temperature: float | None = None,
-    top_p: float | None = None,
-    top_k: int | None = None,
-    stop: str | Sequence[str] = (),
-    regex: str | None = None,
-    json_schema: Mapping[str, Any] | str | None = None,
-    choices: Sequence[str] | None = None,
     sample: int | None = None,
     corrector: Corrector | None = None,
+    **settings: Unpack[AnswerSettings],
 ) -> Operation[CachedMessage]:
     """Decode a message that begins with `header` and that the server keeps.
 
@@ -162,9 +154,7 @@ def decode(
     attending to what precedes it now: `"none"`, `"recompute-all"`, or a kind with its settings, such as
     `{"kind": "first-k", "share": 0.15}`. The default is the server's choice.
     """
-    if json_schema is not None:
-        json_schema = schema_text(json_schema)
-    sampling = sampling_of(max_tokens, temperature, top_p, top_k, stop, regex, json_schema, choices)
+    sampling = sampling_of(None, **settings)
     if corrector is not None and not isinstance(corrector, (str, Mapping)):
         raise TypeError(
             f'corrector must be a name such as "none", or a dict with a "kind", not {corrector!r}'
