@@ -27,7 +27,7 @@ from hive_frontend.search.run import Run
 from hive_frontend.search.run_result import Result, RunResult
 from hive_frontend.search.session import Session
 from hive_frontend.supervisors.base import Supervisor
-from hive_frontend.views.trace import Trace
+from hive_frontend.views.trace import traced_to
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -110,7 +110,7 @@ async def arun(
             journal = files.enter_context(Journal(file, offline=replay is not None))
             seed = journal.seed if seed is None else seed
         if trace is not None:
-            listeners.append(files.enter_context(Trace(trace)).on_event)
+            listeners.append(files.enter_context(traced_to(trace)))
         session = Session(
             model,
             seed=seed,

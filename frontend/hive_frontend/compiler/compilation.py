@@ -15,10 +15,9 @@ from hive_frontend.compiler.analysis.cells import (
 )
 from hive_frontend.compiler.analysis.checker import check
 from hive_frontend.compiler.analysis.names import Names
-from hive_frontend.compiler.analysis.plain import plain_variables
-from hive_frontend.compiler.analysis.shared import shared_names
 from hive_frontend.compiler.analysis.source import Source, read_source
 from hive_frontend.compiler.analysis.syntax import guarded_points, own_nodes
+from hive_frontend.compiler.analysis.variables import plain_variables, shared_names
 from hive_frontend.compiler.emission.building import build, class_around, compile_segments
 from hive_frontend.compiler.emission.emitter import Emitter, Segment
 from hive_frontend.compiler.emission.flow import OwnFlow, own_flow
@@ -35,13 +34,8 @@ _PROGRAM = "__hive_program__"
 """Attribute of a function that holds its program. Each refers to the other, so both are freed together."""
 
 
-def compile_agent(function: FunctionType, agent: str) -> Program:
-    """Return the program of the agent named `agent`, which has this function."""
-    return program_of(function, agent)
-
-
 def program_of(function: FunctionType, name: str | None = None) -> Program:
-    """Return the program of an `async def` function, with or without `yield`. It is compiled only once.
+    """Return the program of an `async def` function, with or without `yield`, under a name. It is compiled only once.
 
     Raises:
         CompileError: if the function, or a helper that it is known to call, uses unsupported constructs; lists all.

@@ -14,6 +14,15 @@ Loop = (ast.For, ast.While)
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
+class OwnTransformer(ast.NodeTransformer):
+    """Leaves nested functions and classes as they are."""
+
+    def _skip(self, node: ast.AST) -> ast.AST:
+        return node
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _skip
+
+
 class Suspend(ast.stmt):
     """An `await` or `yield` as a statement of its own: suspend with `value`, then assign the answer to the targets.
 
