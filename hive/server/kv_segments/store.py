@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -373,19 +373,13 @@ class SegmentStore:
 
     def summary(self) -> dict[str, Any]:
         """Return state and counters since start, as JSON-safe values."""
-        counters = self.statistics
         return {
             "segments": len(self._segments),
             "tokens": self._on_device,
             "capacity_tokens": self.capacity,
             "leased_tokens": self._leased,
             "host_tokens": self._on_host,
-            "stored": counters.stored,
-            "evicted": counters.evicted,
-            "placed_tokens": counters.placed_tokens,
-            "copied_tokens": counters.copied_tokens,
-            "hits": counters.hits,
-            "refused": counters.refused,
+            **asdict(self.statistics),
         }
 
     def slots(self) -> list[torch.Tensor]:
