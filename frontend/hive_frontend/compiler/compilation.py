@@ -20,7 +20,7 @@ from hive_frontend.compiler.analysis.syntax import guarded_points, own_nodes
 from hive_frontend.compiler.analysis.variables import plain_variables, shared_names
 from hive_frontend.compiler.emission.building import build, class_around, compile_segments
 from hive_frontend.compiler.emission.emitter import Emitter, Segment
-from hive_frontend.compiler.emission.flow import OwnFlow, own_flow
+from hive_frontend.compiler.emission.flow import own_flow
 from hive_frontend.compiler.lowering.joins import add_joins
 from hive_frontend.compiler.lowering.liveness import analyse
 from hive_frontend.compiler.lowering.normal_form import NormalForm, normalise
@@ -82,7 +82,9 @@ def _helpers(source: Source, names: Names) -> Iterator[FunctionType]:
 
 def _compile(function: FunctionType, source: Source, names: Names) -> Program:
     form, segments = _cut(function, source, names)
-    flow = own_flow(function, source, names, form.suspensions, segments, _flow_of)
+    flow = own_flow(
+        function, source, names, form.suspensions, segments, lambda helper: program_of(helper).flow
+    )
     guarded = set(guarded_points(form.body))
     joins = len(form.suspensions) - len(flow.waits)
     labels = [*((wait.name, wait.line) for wait in flow.waits), *[("", 0)] * joins]
@@ -118,10 +120,6 @@ def _compile(function: FunctionType, source: Source, names: Names) -> Program:
         _start=start,
         _resume=tuple(resume),
     )
-
-
-def _flow_of(helper: FunctionType) -> OwnFlow:
-    return program_of(helper).flow
 
 
 def _cut(function: FunctionType, source: Source, names: Names) -> tuple[NormalForm, list[Segment]]:

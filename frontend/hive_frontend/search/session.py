@@ -165,7 +165,7 @@ class Session:
         agent = call.agent or transition.caller.agent
         if (known := self._recall(call, transition)) is not None:
             return self._usage.count(known, agent)
-        done = await self._ask(call, transition, _complete)
+        done = await self._ask(call, transition, lambda client, *request: client.complete(*request))
         return self._keep(done, agent, call, transition)
 
     async def make(
@@ -432,7 +432,3 @@ class Session:
         """Check that the code of an agent is that of the resumed run."""
         if self._journal is not None:
             self._journal.check_agent(agent, code)
-
-
-def _complete(client: Client, request: Request, on_text: OnText | None) -> Awaitable[Completion]:
-    return client.complete(request, on_text)

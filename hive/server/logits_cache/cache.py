@@ -167,7 +167,7 @@ class LogitsCache:
         self._ahead_tokens -= len(ahead.tokens)
         self.statistics.prefetch_hits += 1
         self.statistics.prefetch_hit_tokens += len(ahead.tokens)
-        return Prefetched(ahead.tokens, Stepwise(request.rule, request.seed, position))
+        return Prefetched(ahead.tokens, request.rule, request.seed, position)
 
     def run(
         self,
