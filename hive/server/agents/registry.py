@@ -10,8 +10,10 @@ import heapq
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
+
+import msgspec
 
 from hive.server.agents.tenant import EVERYTHING, View, split
 from hive.server.agents.window import ActivityWindow, WindowSettings
@@ -22,8 +24,7 @@ OTHER = "other"
 """Counts agents past the limit, forgotten agents, and anonymous requests."""
 
 
-@dataclass(slots=True)
-class AgentProfile:
+class AgentProfile(msgspec.Struct):
     """What one agent has requested and received, in requests and tokens."""
 
     name: str
@@ -266,7 +267,7 @@ class AgentRegistry:
         return {
             "agents": [
                 {
-                    **asdict(profile),
+                    **msgspec.structs.asdict(profile),
                     "contribution": asdict(scores[profile.name]) if profile.name in scores else None,
                 }
                 for profile in agents

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
+
+import msgspec
 
 from hive.server.agents.registry import AgentRegistry
 from hive.server.events.event import AgentLine, Agents, LogitsCache, RadixCache, Scores
@@ -25,7 +26,7 @@ def agents_event(agents: AgentRegistry, accounting: ResidencyAccounting | None) 
         )
         lines.append(
             AgentLine(
-                **asdict(profile),
+                **msgspec.structs.asdict(profile),
                 running=agents.window.running(profile.name),
                 **residency,
                 contribution=agents.window.scores.get(profile.name),

@@ -360,16 +360,7 @@ class LogitsCache:
         """Return counters and sizes as JSON-safe values."""
         counts = self.statistics
         summary = {
-            "lookups": counts.lookups,
-            "hits": counts.hits,
-            "served_whole": counts.served_whole,
-            "tokens_replayed": counts.tokens_replayed,
-            "tokens_recorded": counts.tokens_recorded,
-            "followed": counts.followed,
-            "flushes": counts.flushes,
-            "prefetched": counts.prefetched,
-            "prefetch_hits": counts.prefetch_hits,
-            "prefetched_tokens": counts.prefetched_tokens,
+            **{name: getattr(counts, name) for name in _COUNTERS},
             "prefetch_saved_seconds": round(
                 counts.prefetch_seconds * counts.prefetch_hit_tokens / max(1, counts.prefetched_tokens), 6
             ),
@@ -388,12 +379,18 @@ class LogitsCache:
             "row_bytes": self.trie.nbytes,
             "capacity_bytes": self.capacity_bytes,
             "budget_bytes": self.budget_bytes,
-            "bytes_given_up": counts.bytes_given_up,
             "evicted_nodes": self.trie.evicted_nodes,
             "distinct_states": len(self.distinct),
             "distinct_forgotten": self.distinct.forgotten,
         }
         return summary | ratios(summary)
+
+
+_COUNTERS = (
+    *("lookups", "hits", "served_whole", "tokens_replayed", "tokens_recorded", "followed", "flushes"),
+    *("prefetched", "prefetch_hits", "prefetched_tokens", "bytes_given_up"),
+)
+"""Those of the statistics that the summary has under their own names."""
 
 
 def _blocked(request: CachedRequest) -> bool:

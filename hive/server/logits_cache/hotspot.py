@@ -54,9 +54,6 @@ class HotspotRule:
             raise ValueError(f"decay must be a positive number of steps, got {self.decay}")
 
 
-DEFAULT = HotspotRule()
-
-
 def row_uncertainty(head: Head, temperature: float) -> float:
     """Return entropy in nats times (1 - probability of the likeliest token), before truncation (equations 2 and 3).
 
@@ -88,7 +85,7 @@ def _normalised(uncertainties: Sequence[float], decay: float) -> NDArray[np.floa
     return (raw - least) / (largest - least)
 
 
-def select(uncertainties: Sequence[float], policy: HotspotRule = DEFAULT) -> NDArray[np.bool_]:
+def select(uncertainties: Sequence[float], policy: HotspotRule) -> NDArray[np.bool_]:
     """Return the steps to resample, given :func:`row_uncertainty` of each (bool, ``[steps]``).
 
     Steps of score 0 are never chosen, even if fewer than ``top_k`` remain.  Ties go to the earlier step.

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hive.server.logits_cache.head import Head
-from hive.server.logits_cache.hotspot import DECAY_STEPS, DEFAULT, HotspotRule, row_uncertainty, select
+from hive.server.logits_cache.hotspot import DECAY_STEPS, HotspotRule, row_uncertainty, select
 from hive.server.logits_cache.packing import pack
 from hive.server.logits_cache.policies import Hotspot
 from hive.server.logits_cache.replay import Replay, Verdict
@@ -20,6 +20,7 @@ from tests.hive.logits_cache.truth import whole_head
 
 ALL = 1 << 30
 PLAIN = SamplingRule.of(1.0, ALL, 1.0, 0.0)
+BY_DEFAULT = HotspotRule()
 CERTAIN, EVEN = [1.0, 0.0], [0.5, 0.5]
 
 
@@ -32,7 +33,7 @@ def cut(head: Head, size: int) -> Head:
     return Head(head.ids[:size], head.logits[:size], head.support, head.normalisers)
 
 
-def hotspots(heads: list[Head], rule: HotspotRule = DEFAULT) -> list[bool]:
+def hotspots(heads: list[Head], rule: HotspotRule = BY_DEFAULT) -> list[bool]:
     return select([row_uncertainty(head, 1.0) for head in heads], rule).tolist()
 
 
