@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from types import CoroutineType
 from typing import Any, TypeVar, Unpack, cast, overload
 
-from hive_frontend.client.contract import Sampling
 from hive_frontend.client.dialogue import Dialogue, as_messages
 from hive_frontend.client.messages import Message
 from hive_frontend.client.reply import Reply
@@ -29,25 +29,12 @@ T = TypeVar("T")
 Prompt = str | Dialogue | Sequence[Message | tuple[str, str] | dict[str, str]]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Gen(ModelCall[Any]):
     """A model call. Its prompt is fixed when the call is created: appending to a dialogue later does not change it."""
 
-    __slots__ = ("schema",)
-
-    def __init__(
-        self,
-        messages: tuple[Message, ...],
-        prompt: str | None,
-        sampling: Sampling,
-        name: str | None = None,
-        agent: str | None = None,
-        sample: int | None = None,
-        dialogue: Dialogue | None = None,
-        schema: Any = None,
-    ) -> None:
-        super().__init__(messages, prompt, sampling, name, agent, sample, dialogue)
-        self.schema = schema
-        """The type as which the answer is parsed; None for plain text."""
+    schema: Any = None
+    """The type as which the answer is parsed; None for plain text."""
 
     async def perform(self, transition: Transition) -> Any:
         return self._settle(await transition.session.call(self, transition), transition)
@@ -69,17 +56,8 @@ class Gen(ModelCall[Any]):
     def __fork__(self, memo: Memo) -> Gen:
         if self.dialogue is None:
             return self
-        dialogue = copy(self.dialogue, memo)
-        return Gen(
-            self.messages,
-            self.prompt,
-            self.sampling,
-            self.name,
-            self.agent,
-            self.sample,
-            dialogue,
-            self.schema,
-        )
+        same = (self.messages, self.prompt, self.sampling, self.name, self.agent, self.sample)
+        return Gen(*same, copy(self.dialogue, memo), self.schema)
 
 
 def _first_failed(tasks: list[asyncio.Task[Any]]) -> int:
