@@ -32,11 +32,7 @@ favours earlier steps only slightly)."""
 
 @dataclass(frozen=True, slots=True)
 class HotspotRule:
-    """Which steps of a cached output to resample.
-
-    Raises:
-        ValueError: if a field is out of range; the message names it.
-    """
+    """Which steps of a cached output to resample; :mod:`hive.server.request_tag` has checked the fields."""
 
     threshold: float = THRESHOLD
     """Resample steps with a normalised score above this, in [0, 1); ignored if ``top_k`` is given."""
@@ -44,14 +40,6 @@ class HotspotRule:
     """Resample this many steps, those with the highest scores."""
     decay: float = DECAY_STEPS
     """Steps over which a score falls by a factor of e; infinite for no decay."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.threshold < 1.0:
-            raise ValueError(f"threshold must be in [0, 1), got {self.threshold}")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k must be at least 1, got {self.top_k}")
-        if not self.decay > 0.0:
-            raise ValueError(f"decay must be a positive number of steps, got {self.decay}")
 
 
 def row_uncertainty(head: Head, temperature: float) -> float:

@@ -103,22 +103,6 @@ def test_of_equal_scores_the_earlier_step_is_hotter() -> None:
     assert chosen == [False, True, True, False]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("threshold", -0.1),
-        ("threshold", 1.0),
-        ("threshold", math.nan),
-        ("top_k", 0),
-        ("decay", 0.0),
-        ("decay", math.nan),
-    ],
-)
-def test_a_rule_out_of_range_is_an_error_that_names_the_field(field: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"^{field} must be"):
-        HotspotRule(**{field: value})  # type: ignore[arg-type]
-
-
 Output = tuple[int, ...]
 LENGTH, VOCABULARY = 4, 3
 
