@@ -162,3 +162,8 @@ def solve(numbers: Numbers) -> tuple[Step, ...] | None:
         if rest is not None:
             return (step, *rest)
     return None
+
+
+def solvable(numbers: Numbers) -> bool:
+    """Whether 24 can be reached from `numbers`. For generators and tests, never for guidance."""
+    return solve(numbers) is not None

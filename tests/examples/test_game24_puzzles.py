@@ -25,14 +25,14 @@ from examples.game24 import prompts
 from examples.game24.program import game24
 from examples.game24.puzzles import COUNT, TEST_SET, Puzzle, luck, puzzles, ranked
 from examples.game24.random_baseline import random_model, random_searches
-from examples.game24.rules import Numbers, legal_steps, numbers_of, parse_step, solve, step_regex
+from examples.game24.rules import Numbers, legal_steps, numbers_of, parse_step, solvable, step_regex
 
 
 def test_there_are_1362_puzzles_and_all_can_be_solved() -> None:
     assert len(ranked()) == len({puzzle.numbers for puzzle in ranked()}) == COUNT == 1362
     assert all(puzzle.luck > 0 for puzzle in ranked())
     sample = random.Random(0).sample(ranked(), 40)
-    assert all(solve(puzzle.numbers) is not None for puzzle in sample)
+    assert all(solvable(puzzle.numbers) for puzzle in sample)
 
 
 def test_ranks_go_from_easy_to_hard() -> None:
@@ -143,4 +143,4 @@ def test_prompts_show_the_numbers_last_and_true_examples_only() -> None:
         assert parse_step(step) in legal_steps(numbers_of(map(int, left.split())))
         assert parse_step(step).result == int(result)
     assert prompts.value(numbers_of((1, 2)))[-1] == ("user", "1 2")
-    assert all(solve(numbers) is not None for numbers in prompts.EXAMPLE_PUZZLES)
+    assert all(solvable(numbers) for numbers in prompts.EXAMPLE_PUZZLES)
