@@ -26,9 +26,7 @@ from hive.server.server_process import ServerDied, ServerProcess
 FLAGS = ("--max-total-tokens", "8192", "--hive-logits-cache-bytes", "2M")
 SAMPLE_S = 0.5
 """Between two looks at the server's memory."""
-COUNTERS = (
-    *("lookups", "hits", "hit_ratio", "nodes", "bytes", "evicted_nodes", "rows_corrupt", "bytes_given_up"),
-)
+COUNTERS = (*("lookups", "hits", "hit_ratio", "nodes", "bytes", "evicted_nodes", "bytes_given_up"),)
 
 
 class Soak:

@@ -58,18 +58,14 @@ def code(source: str, line: int) -> str:
     return lines[line - 1].code
 
 
-def apply(source: str, edit: Edit, *, strict: bool = False) -> str:
+def apply(source: str, edit: Edit) -> str:
     """The source with the edit made.
 
-    Raises `ValueError` for a line that does not exist or has no `replacements`, for a text of several lines, and, if
-    `strict`, for a text that is not one of the replacements.
+    Raises `ValueError` for a line that does not exist or has no `replacements`, and for a text of several lines.
     """
     old = code(source, edit.line)
-    texts = replacements(source, edit.line)
-    if not texts:
+    if not replacements(source, edit.line):
         raise ValueError(f"line {edit.line} is not editable: {old!r}")
     if "\n" in edit.text:
         raise ValueError(f"the text of an edit is one line: {edit.text!r}")
-    if strict and edit.text not in texts:
-        raise ValueError(f"{edit.text!r} is not among the replacements of line {edit.line}: {old!r}")
     return with_code(source, edit.line, edit.text)

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from hive_frontend.client.contract import Client
 from hive_frontend.client.http.client import HttpClient
-from hive_frontend.compiler import Program, compile_agent
+from hive_frontend.compiler import Program, program_of
 from hive_frontend.compiler.flow_graph import FlowGraph
 from hive_frontend.operation import Operation, Scope, current_environment, entered, tracked
 from hive_frontend.operations import fork
@@ -75,7 +75,7 @@ class Agent(Generic[P, R]):
         self._instance: tuple[Any, ...] = ()
         # Of `function` itself: a decorator that wraps another function may take other arguments than that one.
         self._signature = inspect.signature(function, follow_wrapped=False)
-        self.program: Program = compile_agent(function, self.name)
+        self.program: Program = program_of(function, self.name)
         self.supervisor.check(self.program.graph)
         functools.update_wrapper(self, function)
 

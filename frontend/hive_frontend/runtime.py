@@ -6,11 +6,12 @@ import asyncio
 import concurrent.futures
 import contextvars
 import copy
+import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
-from typing import Any, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from hive_frontend import telemetry
 from hive_frontend.agents import Agent
@@ -26,9 +27,11 @@ from hive_frontend.search.run import Run
 from hive_frontend.search.run_result import Result, RunResult
 from hive_frontend.search.session import Session
 from hive_frontend.supervisors.base import Supervisor
-from hive_frontend.views.trace import Trace
+from hive_frontend.views.trace import traced_to
 
+P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 OnPiece = Callable[[Piece], object]
 File = str | os.PathLike[str]
 
@@ -107,7 +110,7 @@ async def arun(
             journal = files.enter_context(Journal(file, offline=replay is not None))
             seed = journal.seed if seed is None else seed
         if trace is not None:
-            listeners.append(files.enter_context(Trace(trace)).on_event)
+            listeners.append(files.enter_context(traced_to(trace)))
         session = Session(
             model,
             seed=seed,
@@ -151,64 +154,42 @@ async def arun(
     )
 
 
-def run(
-    agent: Agent[..., R],
-    /,
-    *args: Any,
-    model: Client | str | None = None,
-    seed: int | None = None,
-    supervisor: Supervisor | None = None,
-    budget: Budget | None = None,
-    on_event: OnEvent | None = None,
-    on_piece: OnPiece | None = None,
-    on_error: OnError = "raise",
-    max_concurrency: int = 64,
-    trace: File | None = None,
-    checkpoint: File | None = None,
-    replay: File | None = None,
-    **kwargs: Any,
-) -> RunResult[R]:
-    """Run `arun` from synchronous code, on uvloop's event loop if uvloop is installed.
+def _synchronous(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Return `run`, which takes the arguments of `work`."""
 
-    If an event loop is already running, as in a notebook, the search runs in a separate thread.
-    """
+    @functools.wraps(work, assigned=("__module__",))
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `arun` from synchronous code, on uvloop's event loop if uvloop is installed.
 
-    running: list[asyncio.Task[Any]] = []
+        If an event loop is already running, as in a notebook, the search runs in a separate thread.
+        """
+        running: list[asyncio.Task[Any]] = []
 
-    async def search() -> RunResult[R]:
-        if (task := asyncio.current_task()) is not None:
-            running.append(task)
-        try:
-            return await arun(
-                agent,
-                *args,
-                model=model,
-                seed=seed,
-                supervisor=supervisor,
-                budget=budget,
-                on_event=on_event,
-                on_piece=on_piece,
-                on_error=on_error,
-                max_concurrency=max_concurrency,
-                trace=trace,
-                checkpoint=checkpoint,
-                replay=replay,
-                **kwargs,
-            )
-        finally:
-            # The event loop ends here, so close all connections made in it, including those of agents' own clients.
-            if isinstance(model, Client):
-                await model.aclose()
-            await Transport.close_all()
-            running.clear()
+        async def search() -> T:
+            if (task := asyncio.current_task()) is not None:
+                running.append(task)
+            try:
+                return await work(*args, **kwargs)
+            finally:
+                # The event loop ends here, so close all connections made in it, including those of agents' own clients.
+                if isinstance(model := kwargs.get("model"), Client):
+                    await model.aclose()
+                await Transport.close_all()
+                running.clear()
 
-    def in_new_loop() -> RunResult[R]:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(search())
+        def in_new_loop() -> T:
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                return runner.run(search())
 
-    if not _loop_is_running():
-        return in_new_loop()
-    return _in_thread(in_new_loop, running)
+        if not _loop_is_running():
+            return in_new_loop()
+        return _in_thread(in_new_loop, running)
+
+    run.__qualname__ = "run"
+    return run
+
+
+run = _synchronous(arun)
 
 
 def _in_thread(work: Callable[[], R], running: list[asyncio.Task[Any]]) -> R:

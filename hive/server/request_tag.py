@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Any, cast
@@ -82,10 +82,9 @@ class RequestTag:
         Raises:
             RequestError: with the field and its rule, if a key is unknown or a value is invalid.
         """
-        if not isinstance(mapping, Mapping):
-            raise RequestError(field, f"must be an object, got {shown(mapping)}")
+        fields = as_object(field, mapping)
         return cls(
-            **{key: _checked(f"{field}.{shown_key(key)}", key, value) for key, value in mapping.items()}
+            **{key: _checked(f"{field}.{shown_key(key)}", key, value) for key, value in fields.items()}
         )
 
     def to_dict(self) -> dict[str, str | int | float]:
@@ -113,6 +112,28 @@ def shown_key(key: Any) -> str:
     """Return a key of an untrusted object for use in a field's path."""
     text = key if isinstance(key, str) else repr(key)
     return text if NAME_PATTERN.fullmatch(text) else shown(text)
+
+
+def as_object(field: str, value: Any) -> Mapping[str, Any]:
+    """Return the value of a field, a JSON object.
+
+    Raises:
+        RequestError: if it is something else.
+    """
+    if not isinstance(value, Mapping):
+        raise RequestError(field, f"must be an object, got {shown(value)}")
+    return value
+
+
+def check_known(fields: Mapping[str, Any], known: Collection[str], prefix: str = "") -> None:
+    """Check that an object, whose name with a dot is ``prefix``, has no fields but these.
+
+    Raises:
+        RequestError: with the first unknown field.
+    """
+    for name in fields:
+        if name not in known:
+            raise RequestError(f"{prefix}{shown_key(name)}", f"is unknown, the fields are {', '.join(known)}")
 
 
 def _checked(field: str, name: Any, value: Any) -> Any:

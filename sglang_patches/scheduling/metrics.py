@@ -68,7 +68,6 @@ class SchedulerMetrics:
         self._fallbacks = gauge(
             "fallbacks", "Replays that ended since start because a recorded head was too short."
         )
-        self._corrupt = gauge("corrupt_rows", "Rows dropped since start because their bytes had changed.")
         self._prefetch_hits = gauge("prefetch_hits", "Requests since start that had been prefetched.")
         self._replay = gauge("replay_seconds", "Time in replay since start.")
         self._record = gauge("record_seconds", "Time in recording since start.")
@@ -156,7 +155,6 @@ class SchedulerMetrics:
         self._hits.set(cache.statistics.hits)
         self._evicted.set(cache.trie.evicted_nodes)
         self._fallbacks.set(cache.statistics.stops[Stop.UNDECIDED])
-        self._corrupt.set(cache.trie.corrupt_rows)
         self._prefetch_hits.set(cache.statistics.prefetch_hits)
         self._replay.set(cache.statistics.replay_seconds)
         self._record.set(cache.statistics.record_seconds)

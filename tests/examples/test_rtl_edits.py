@@ -119,7 +119,7 @@ def test_replacements_are_bounded_other_lines_without_doubles(design: Design) ->
 def test_an_edit_changes_its_line_only_and_can_be_undone(design: Design, data: st.DataObject) -> None:
     number = data.draw(st.sampled_from(editable_lines(design.source)))
     text = data.draw(st.sampled_from(replacements(design.source, number)))
-    edited = apply(design.source, Edit(number, text), strict=True)
+    edited = apply(design.source, Edit(number, text))
     before, after = design.source.split("\n"), edited.split("\n")
     assert [at for at, pair in enumerate(zip(before, after, strict=True), start=1) if pair[0] != pair[1]] == [
         number
@@ -132,7 +132,7 @@ def test_an_edit_changes_its_line_only_and_can_be_undone(design: Design, data: s
 
 
 def test_comments_and_indentation_stay() -> None:
-    edited = apply(PLAIN, Edit(16, "count = 4'd0;"), strict=True)
+    edited = apply(PLAIN, Edit(16, "count = 4'd0;"))
     assert edited.split("\n")[15] == "      count = 4'd0;  // empty"
 
 
@@ -144,8 +144,6 @@ def test_bad_edits_are_refused() -> None:
     with pytest.raises(ValueError, match="one line"):
         apply(PLAIN, Edit(16, "count = 4'd0;\n$finish;"))
     assert "count <= 4'd7;" in apply(PLAIN, Edit(16, "count <= 4'd7;"))
-    with pytest.raises(ValueError, match='not among the replacements of line 16: "count <= 4\'d0;"'):
-        apply(PLAIN, Edit(16, "count <= 4'd7;"), strict=True)
 
 
 def is_mended(bug: Bug) -> bool:

@@ -33,7 +33,7 @@ def test_a_good_request_passes_and_names_its_samples() -> None:
     [
         ({"sampling_params": {"n": 2}}, "sampling_params.n"),
         ({"prefix_ids": [1]}, "prefix_ids"),
-        ({"text": "a"}, "messages or text or input_ids"),
+        ({"text": "a"}, "messages"),
         ({"samples": [{"rid": "a"}, {"rid": "a"}]}, "samples[1].rid"),
         ({"samples": [{"hive": {"sample": -1}}]}, "samples[0].hive.sample"),
         ({"n": 2}, "n"),

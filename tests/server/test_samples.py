@@ -251,8 +251,8 @@ GOOD = {"text": "Hi", "sampling_params": {"max_new_tokens": 1}, "samples": [SAMP
 @pytest.mark.parametrize(
     ("change", "param"),
     [
-        ({"text": None}, "messages or text or input_ids"),
-        ({"input_ids": [1]}, "messages or text or input_ids"),
+        ({"text": None}, "messages"),
+        ({"input_ids": [1]}, "messages"),
         ({"text": ""}, "text"),
         ({"text": None, "input_ids": [-1]}, "input_ids[0]"),
         ({"text": None, "messages": [{"role": "x", "content": ""}]}, "messages[0].role"),

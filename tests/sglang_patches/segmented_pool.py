@@ -97,7 +97,7 @@ class Contents:
         return HostKv(numbers, numbers)
 
     def write(self, host: HostKv, target: torch.Tensor, delta: int) -> None:
-        assert host.tokens == len(target)
+        assert host.keys.shape[1] == len(target)
         self.put(target, self._turned(self.named(host.keys.flatten()), delta))
 
     @staticmethod

@@ -13,6 +13,7 @@ from sglang.srt.layers.sampler import sampling_from_probs_torch, top_k_top_p_min
 from hive.server.logits_cache.device_sampling import draw_rows
 from hive.server.logits_cache.head import Head
 from hive.server.logits_cache.sampling import SamplingRule, draw_live, uniform
+from tests.hive.logits_cache.truth import whole_head
 
 ALL = 1 << 30
 COUNT = 100_000
@@ -101,7 +102,7 @@ def of_host(
     row: NDArray[np.float32], rule: SamplingRule, position: int = 0, bend: Callable[[float], float] = float
 ) -> Counts:
     """What replay draws, and live sampling on a CPU where the head does not decide; ``bend`` is there to spoil it."""
-    whole = Head.from_row(row, rule.temperature)
+    whole = whole_head(row, rule.temperature)
     head = Head(whole.ids[:HEAD_SIZE], whole.logits[:HEAD_SIZE], whole.support, whole.normalisers)
     tokens = [draw_live(head, lambda: row, rule, bend(uniform(seed, position))) for seed in range(COUNT)]
     return count(np.array(tokens))
@@ -140,7 +141,7 @@ def test_random_numbers_bent_by_a_little_are_caught(row: NDArray[np.float32]) ->
 @pytest.mark.parametrize("tokens_off", [-1, 1])
 def test_a_nucleus_of_one_token_more_or_less_is_caught(row: NDArray[np.float32], tokens_off: int) -> None:
     rule = RULES["top-p"]
-    head = Head.from_row(row, rule.temperature)
+    head = whole_head(row, rule.temperature)
     weights = head.weights(rule.temperature)
     nucleus = int((np.cumsum(weights) - weights <= rule.top_p * weights.sum()).sum())
     wrong = SamplingRule.of(rule.temperature, nucleus + tokens_off, 1.0, 0.0)

@@ -23,7 +23,6 @@ from sglang.srt.managers.io_struct import (
 from hive.server.access import Access
 from hive.server.agents.registry import AgentRegistry
 from hive.server.logits_cache.cache import CachedRequest, LogitsCache
-from hive.server.logits_cache.head import Head
 from hive.server.logits_cache.packing import pack
 from hive.server.logits_cache.sampling import SamplingRule
 from hive.server.request_checks import Limits
@@ -31,6 +30,7 @@ from sglang_patches.hooks.scheduler import around_handle_dumper_control
 from sglang_patches.http.hive_routes import merge_ranks, router
 from sglang_patches.http.request_middleware import install
 from sglang_patches.scheduling.state import SchedulerState
+from tests.hive.logits_cache.truth import whole_head
 
 KEYS = Access(api_key="k", admin_api_key="a")
 USER, OPERATOR = {"authorization": "Bearer k"}, {"authorization": "Bearer a"}
@@ -112,7 +112,7 @@ def test_ratios_of_ranks_are_those_of_their_sums() -> None:
     for cache, replayed, outputs in zip(caches, (0, 3), (1, 2), strict=True):
         for number in range(outputs):
             request = CachedRequest("", rule, 1, [1, number])
-            cache.record(request, [5], pack(Head.from_row(np.zeros(10 * outputs, dtype=np.float32), 0.7)))
+            cache.record(request, [5], pack(whole_head(np.zeros(10 * outputs, dtype=np.float32), 0.7)))
             cache.depart(request, [5, 6, 7, 8], ended=True, replayed=replayed)
     parts = [{"logits_cache": cache.summary()} for cache in caches]
     assert [part["logits_cache"]["hit_ratio"] for part in parts] == [0.0, 0.75]

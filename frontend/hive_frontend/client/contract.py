@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypedDict
 from hive_frontend.client.cached_message import CachedMessage
 from hive_frontend.client.messages import Message
 from hive_frontend.client.reply import Reply
+from hive_frontend.client.structured import schema_of
 from hive_frontend.errors import HiveError, ModelError
 
 # Only the characters that all grammar engines let a regex escape; `re.escape` also escapes spaces, which some refuse.
@@ -84,48 +85,56 @@ class Sampling(_Settings):
 
 
 class SamplingSettings(TypedDict, total=False):
-    """The settings of `gen` and `decode` that become `Sampling`."""
+    """How a model samples. Settings left at None are the server's choice."""
 
     max_tokens: int
+    """The most tokens of an answer; 256 by default."""
     temperature: float | None
     top_p: float | None
     top_k: int | None
     stop: str | Sequence[str]
+    """Texts that end the answer, and are not part of it."""
+
+
+class AnswerSettings(SamplingSettings, total=False):
+    """How a model samples, and what it may answer: at most one of the constraints."""
+
     regex: str | None
     json_schema: Mapping[str, Any] | str | None
     choices: Sequence[str] | None
 
 
 def sampling_of(
-    max_tokens: int = 256,
-    temperature: float | None = None,
-    top_p: float | None = None,
-    top_k: int | None = None,
+    schema: Any,
+    /,
     stop: str | Sequence[str] = (),
-    regex: str | None = None,
     json_schema: Mapping[str, Any] | str | None = None,
     choices: Sequence[str] | None = None,
+    **others: Any,
 ) -> Sampling:
-    """Check the settings of a call, and return them as `Sampling`."""
+    """Check `AnswerSettings`, and return them as `Sampling`; `schema` is the type of the answer, or None."""
+    if schema is not None:
+        if json_schema is not None:
+            raise ValueError("schema and json_schema exclude each other: give at most one of them")
+        json_schema = schema_of(schema)
+    elif json_schema is not None:
+        json_schema = _schema_text(json_schema)
     return _sampling(
-        max_tokens,
-        temperature,
-        top_p,
-        top_k,
-        (stop,) if isinstance(stop, str) else tuple(stop),
-        regex,
-        None if json_schema is None else _schema_text(json_schema),
-        () if choices is None else _checked_choices(choices),
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        json_schema=json_schema,
+        choices=() if choices is None else _checked_choices(choices),
+        **others,
     )
 
 
 @functools.lru_cache(maxsize=512)
-def _sampling(*settings: Any) -> Sampling:
-    """Return `Sampling(*settings)`. Cached, because programs make calls with the same few settings again and again."""
-    for name, number in zip(Sampling._fields, settings, strict=True):
-        if name in _NUMBERS and number is not None and not isinstance(number, (int, float)):
+def _sampling(**settings: Any) -> Sampling:
+    """Return `Sampling(**settings)`. Cached, because programs make calls with the same few settings again and again."""
+    for name in _NUMBERS:
+        number = settings.get(name)
+        if number is not None and not isinstance(number, (int, float)):
             raise TypeError(f"{name} must be a number, such as {name}=1, not {number!r}")
-    return Sampling(*settings)
+    return Sampling(**settings)
 
 
 def _checked_choices(choices: Sequence[str]) -> tuple[str, ...]:

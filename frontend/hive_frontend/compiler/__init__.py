@@ -8,7 +8,7 @@ variables that each state carries, `emission` emits one plain function per state
 
 from __future__ import annotations
 
-from hive_frontend.compiler.compilation import compile_agent, program_of
+from hive_frontend.compiler.compilation import program_of
 from hive_frontend.compiler.program import Program
 from hive_frontend.compiler.running.outcome import Invoke, Outcome, Point, Returned, Suspended, Thrown, Yield
 
@@ -21,6 +21,5 @@ __all__ = [
     "Suspended",
     "Thrown",
     "Yield",
-    "compile_agent",
     "program_of",
 ]

@@ -15,13 +15,12 @@ from hive_frontend.compiler.analysis.cells import (
 )
 from hive_frontend.compiler.analysis.checker import check
 from hive_frontend.compiler.analysis.names import Names
-from hive_frontend.compiler.analysis.plain import plain_variables
-from hive_frontend.compiler.analysis.shared import shared_names
 from hive_frontend.compiler.analysis.source import Source, read_source
 from hive_frontend.compiler.analysis.syntax import guarded_points, own_nodes
+from hive_frontend.compiler.analysis.variables import plain_variables, shared_names
 from hive_frontend.compiler.emission.building import build, class_around, compile_segments
 from hive_frontend.compiler.emission.emitter import Emitter, Segment
-from hive_frontend.compiler.emission.flow import OwnFlow, own_flow
+from hive_frontend.compiler.emission.flow import own_flow
 from hive_frontend.compiler.lowering.joins import add_joins
 from hive_frontend.compiler.lowering.liveness import analyse
 from hive_frontend.compiler.lowering.normal_form import NormalForm, normalise
@@ -35,13 +34,8 @@ _PROGRAM = "__hive_program__"
 """Attribute of a function that holds its program. Each refers to the other, so both are freed together."""
 
 
-def compile_agent(function: FunctionType, agent: str) -> Program:
-    """Return the program of the agent named `agent`, which has this function."""
-    return program_of(function, agent)
-
-
 def program_of(function: FunctionType, name: str | None = None) -> Program:
-    """Return the program of an `async def` function, with or without `yield`. It is compiled only once.
+    """Return the program of an `async def` function, with or without `yield`, under a name. It is compiled only once.
 
     Raises:
         CompileError: if the function, or a helper that it is known to call, uses unsupported constructs; lists all.
@@ -88,7 +82,9 @@ def _helpers(source: Source, names: Names) -> Iterator[FunctionType]:
 
 def _compile(function: FunctionType, source: Source, names: Names) -> Program:
     form, segments = _cut(function, source, names)
-    flow = own_flow(function, source, names, form.suspensions, segments, _flow_of)
+    flow = own_flow(
+        function, source, names, form.suspensions, segments, lambda helper: program_of(helper).flow
+    )
     guarded = set(guarded_points(form.body))
     joins = len(form.suspensions) - len(flow.waits)
     labels = [*((wait.name, wait.line) for wait in flow.waits), *[("", 0)] * joins]
@@ -124,10 +120,6 @@ def _compile(function: FunctionType, source: Source, names: Names) -> Program:
         _start=start,
         _resume=tuple(resume),
     )
-
-
-def _flow_of(helper: FunctionType) -> OwnFlow:
-    return program_of(helper).flow
 
 
 def _cut(function: FunctionType, source: Source, names: Names) -> tuple[NormalForm, list[Segment]]:

@@ -94,7 +94,7 @@ class FlowGraph:
         ]
         for node in self.nodes:
             label, tooltip = _dot("\n".join(self._label(node))), _dot(node.source)
-            lines.append(f"  {_dot(node.id)} [{_DOT_SHAPES[node.kind]}, label={label}, tooltip={tooltip}];")
+            lines.append(f"  {_dot(node.id)} [{_SHAPES[node.kind][0]}, label={label}, tooltip={tooltip}];")
         lines += [f"  {_dot(edge.source)} -> {_dot(edge.target)};" for edge in self.edges]
         return "\n".join([*lines, "}", ""])
 
@@ -102,7 +102,7 @@ class FlowGraph:
         """Return the graph in Mermaid, which many Markdown viewers render."""
         lines = ["flowchart TD"]
         for node in self.nodes:
-            left, right = _MERMAID_SHAPES[node.kind]
+            _, left, right = _SHAPES[node.kind]
             label = "<br/>".join(map(_mermaid, self._label(node)))
             # The prefix is needed because Mermaid does not accept ids such as `end` or a number.
             lines.append(f'  n_{node.id}{left}"{label}"{right}')
@@ -156,39 +156,22 @@ class FlowGraph:
         return [node.name, *agent, *([", ".join([*kind, *line])] if kind or line else [])]
 
 
-_DOT_SHAPES: dict[NodeKind, str] = {
-    "start": "shape=oval",
-    "gen": "shape=box, style=rounded",
-    "prefill": "shape=note",
-    "decode": "shape=box, style=rounded",
-    "delete": "shape=plain",
-    "gather": "shape=box, style=rounded, peripheries=2",
-    "tool": "shape=component",
-    "choose": "shape=diamond",
-    "next": "shape=trapezium",
-    "resume": "shape=invtrapezium",
-    "call": 'shape=box, style="rounded,dashed"',
-    "yield": "shape=parallelogram",
-    "return": "shape=oval",
+_SHAPES: dict[NodeKind, tuple[str, str, str]] = {
+    "start": ("shape=oval", "([", "])"),
+    "gen": ("shape=box, style=rounded", "[", "]"),
+    "prefill": ("shape=note", ">", "]"),
+    "decode": ("shape=box, style=rounded", "[", "]"),
+    "delete": ("shape=plain", ">", "]"),
+    "gather": ("shape=box, style=rounded, peripheries=2", "[[", "]]"),
+    "tool": ("shape=component", "{{", "}}"),
+    "choose": ("shape=diamond", "{", "}"),
+    "next": ("shape=trapezium", "[/", "\\]"),
+    "resume": ("shape=invtrapezium", "[\\", "/]"),
+    "call": ('shape=box, style="rounded,dashed"', "(", ")"),
+    "yield": ("shape=parallelogram", "[/", "/]"),
+    "return": ("shape=oval", "([", "])"),
 }
-"""Graphviz attributes of each kind of node."""
-
-_MERMAID_SHAPES: dict[NodeKind, tuple[str, str]] = {
-    "start": ("([", "])"),
-    "gen": ("[", "]"),
-    "prefill": (">", "]"),
-    "decode": ("[", "]"),
-    "delete": (">", "]"),
-    "gather": ("[[", "]]"),
-    "tool": ("{{", "}}"),
-    "choose": ("{", "}"),
-    "next": ("[/", "\\]"),
-    "resume": ("[\\", "/]"),
-    "call": ("(", ")"),
-    "yield": ("[/", "/]"),
-    "return": ("([", "])"),
-}
-"""What encloses the label of each kind of node in Mermaid."""
+"""Graphviz attributes of each kind of node, and what encloses its label in Mermaid."""
 
 _MERMAID_ESCAPES = str.maketrans({char: f"#{ord(char)};" for char in '#&"<>`\\'})
 

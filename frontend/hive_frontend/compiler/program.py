@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import CellType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from hive_frontend.compiler.emission.flow import OwnFlow, code_hash, flow_graph
 from hive_frontend.compiler.flow_graph import FlowGraph
 from hive_frontend.compiler.running.handled import as_carried, strip_own_frames
 from hive_frontend.compiler.running.hidden import HELD
-from hive_frontend.compiler.running.outcome import Invoke, Outcome, Point, Returned, Suspended, Thrown, Yield
-from hive_frontend.compiler.running.support import NO_WAIT, BoundBuiltin, is_bound_builtin
+from hive_frontend.compiler.running.outcome import Outcome, Point, Suspended, Thrown
+from hive_frontend.compiler.running.support import NO_WAIT
 from hive_frontend.operations.fork import ATOMS, copy, is_definition
-
-__all__ = [
-    "BoundBuiltin",
-    "Invoke",
-    "Outcome",
-    "Point",
-    "Program",
-    "Returned",
-    "Suspended",
-    "Thrown",
-    "Yield",
-    "describe",
-    "is_bound_builtin",
-]
-
 
 _SHARED = ATOMS | {FunctionType}
 
@@ -148,7 +134,7 @@ class Program:
         if closure and function.__closure__:
             for cell in function.__closure__:
                 objects[id(cell)] = cell
-                if _is_set(cell):
+                with suppress(ValueError):  # The variable may have no value yet.
                     objects[id(cell.cell_contents)] = cell.cell_contents
         return objects
 
@@ -167,20 +153,7 @@ class Program:
         return tuple(dict.fromkeys(each.argval for each in instructions if each.opname == "LOAD_GLOBAL"))
 
     def describe(self, variable: str) -> str:
-        """Describe a variable of a state, for messages."""
-        return describe(self.hidden, variable)
-
-
-def describe(hidden: Mapping[str, str], variable: str) -> str:
-    """Describe a variable of a state: the user's, or one that the compiler added."""
-    if variable == HELD:
-        return "a variable that the agent does not read again"
-    return hidden.get(variable) or f"variable {variable!r}"
-
-
-def _is_set(cell: CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
+        """Describe a variable of a state, the user's or one that the compiler added, for messages."""
+        if variable == HELD:
+            return "a variable that the agent does not read again"
+        return self.hidden.get(variable) or f"variable {variable!r}"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from types import CoroutineType
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, Unpack, cast, overload
 
-from hive_frontend.client.contract import Sampling, sampling_of
+from hive_frontend.client.contract import AnswerSettings, SamplingSettings, sampling_of
 from hive_frontend.client.dialogue import Dialogue, as_messages
 from hive_frontend.client.messages import Message
 from hive_frontend.client.reply import Reply
-from hive_frontend.client.structured import parse_as, schema_of
+from hive_frontend.client.structured import parse_as
 from hive_frontend.errors import JournalError
 from hive_frontend.operation import NOT_NOW, Call, NotNow, Operation, tracked
 from hive_frontend.operations.fork import Memo, copy
@@ -23,25 +24,12 @@ T = TypeVar("T")
 Prompt = str | Dialogue | Sequence[Message | tuple[str, str] | dict[str, str]]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Gen(ModelCall[Any]):
     """A model call. Its prompt is fixed when the call is created: appending to a dialogue later does not change it."""
 
-    __slots__ = ("schema",)
-
-    def __init__(
-        self,
-        messages: tuple[Message, ...],
-        prompt: str | None,
-        sampling: Sampling,
-        name: str | None = None,
-        agent: str | None = None,
-        sample: int | None = None,
-        dialogue: Dialogue | None = None,
-        schema: Any = None,
-    ) -> None:
-        super().__init__(messages, prompt, sampling, name, agent, sample, dialogue)
-        self.schema = schema
-        """The type as which the answer is parsed; None for plain text."""
+    schema: Any = None
+    """The type as which the answer is parsed; None for plain text."""
 
     async def perform(self, transition: Transition) -> Any:
         return self._settle(await transition.session.call(self, transition), transition)
@@ -63,17 +51,8 @@ class Gen(ModelCall[Any]):
     def __fork__(self, memo: Memo) -> Gen:
         if self.dialogue is None:
             return self
-        dialogue = copy(self.dialogue, memo)
-        return Gen(
-            self.messages,
-            self.prompt,
-            self.sampling,
-            self.name,
-            self.agent,
-            self.sample,
-            dialogue,
-            self.schema,
-        )
+        same = (self.messages, self.prompt, self.sampling, self.name, self.agent, self.sample)
+        return Gen(*same, copy(self.dialogue, memo), self.schema)
 
 
 def _first_failed(tasks: list[asyncio.Task[Any]]) -> int:
@@ -181,13 +160,9 @@ def gen(
     schema: type[T],
     name: str | None = ...,
     agent: str | None = ...,
-    max_tokens: int = ...,
-    temperature: float | None = ...,
-    top_p: float | None = ...,
-    top_k: int | None = ...,
-    stop: str | Sequence[str] = ...,
     raw: bool = ...,
     sample: int | None = ...,
+    **settings: Unpack[SamplingSettings],
 ) -> Operation[T]: ...
 @overload
 def gen(
@@ -195,33 +170,19 @@ def gen(
     *,
     name: str | None = ...,
     agent: str | None = ...,
-    max_tokens: int = ...,
-    temperature: float | None = ...,
-    top_p: float | None = ...,
-    top_k: int | None = ...,
-    stop: str | Sequence[str] = ...,
-    regex: str | None = ...,
-    json_schema: Mapping[str, Any] | str | None = ...,
-    choices: Sequence[str] | None = ...,
     raw: bool = ...,
     sample: int | None = ...,
+    **settings: Unpack[AnswerSettings],
 ) -> Operation[Reply]: ...
 def gen(
     prompt: Prompt,
     *,
     name: str | None = None,
     agent: str | None = None,
-    max_tokens: int = 256,
-    temperature: float | None = None,
-    top_p: float | None = None,
-    top_k: int | None = None,
-    stop: str | Sequence[str] = (),
-    regex: str | None = None,
-    json_schema: Mapping[str, Any] | str | None = None,
-    choices: Sequence[str] | None = None,
     schema: Any = None,
     raw: bool = False,
     sample: int | None = None,
+    **settings: Unpack[AnswerSettings],
 ) -> Operation[Any]:
     """Call the model: `text = await gen("Name a prime.")`.
 
@@ -229,24 +190,20 @@ def gen(
     the next turn. With `raw=True` it is a string that the model continues, without a chat template.
 
     `name` names the state that ends in this call. Supervisors refer to states by name, so it must be a literal.
-    `agent` attributes the call to an agent other than the running one. Settings left at None are the server's
-    choice. `regex`, `json_schema`, `choices` and `schema` constrain the answer; give at most one of them. With
-    `schema` (a pydantic model, or any other type that pydantic supports) the answer is an instance of it instead of
-    text; `InvalidAnswer` is raised if the text cannot be parsed, for example because it was cut off at `max_tokens`.
+    `agent` attributes the call to an agent other than the running one. The settings are `max_tokens` (256),
+    `temperature`, `top_p`, `top_k` and `stop`; those left at None are the server's choice. `regex`, `json_schema`,
+    `choices` and `schema` constrain the answer; give at most one of them. With `schema` (a pydantic model, or any other
+    type that pydantic supports) the answer is an instance of it instead of text; `InvalidAnswer` is raised if the text
+    cannot be parsed, for example because it was cut off at `max_tokens`.
     `sample` overrides the sample number that is sent to the server; the default is the number of the state's firing.
     """
     if raw and not isinstance(prompt, str):
         raise TypeError(f"with raw=True the prompt must be a string, not {type(prompt).__name__}")
-    if schema is not None:
-        if json_schema is not None:
-            raise ValueError("schema and json_schema exclude each other: give at most one of them")
-        json_schema = schema_of(schema)
-    sampling = sampling_of(max_tokens, temperature, top_p, top_k, stop, regex, json_schema, choices)
     # Not `tracked`, which is a price at every step of a search: the compiler knows `gen` where it sees it.
     return Gen(
         () if raw else as_messages(prompt),
         str(prompt) if raw else None,
-        sampling,
+        sampling_of(schema, **settings),
         name,
         None if agent is None else check_name("agent", agent),
         checked_sample(sample),

@@ -55,21 +55,6 @@ class Child(Generic[T]):
     `finally` blocks do not run.
     """
 
-    __slots__ = (
-        "_agent",
-        "_args",
-        "_caller",
-        "_generator",
-        "_kwargs",
-        "_running",
-        "_scope",
-        "_taken",
-        "_waiting",
-        "result",
-        "score",
-        "status",
-    )
-
     def __init__(self, agent: AgentContract, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         agent.bind(*args, **kwargs)
         self._agent = agent

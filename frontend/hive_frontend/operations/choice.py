@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hive_frontend.operation import Operation, tracked
@@ -12,14 +13,12 @@ from hive_frontend.operations.transition import Transition
 T = TypeVar("T")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Choose(Operation[T]):
     """A choice between options: each firing of the state takes the next one."""
 
-    __slots__ = ("_options", "name")
-
-    def __init__(self, options: tuple[T, ...], name: str | None) -> None:
-        self._options = options
-        self.name = name
+    _options: tuple[T, ...]
+    name: str | None
 
     async def perform(self, transition: Transition) -> T:
         return self.perform_now(transition)

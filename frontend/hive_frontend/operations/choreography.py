@@ -14,13 +14,13 @@ from typing import Unpack, cast
 
 from hive_frontend.client.cached_message import CachedMessage
 from hive_frontend.client.contract import (
+    AnswerSettings,
     Client,
     Corrector,
     MessageCall,
     OnText,
     Request,
     Sampling,
-    SamplingSettings,
     sampling_of,
 )
 from hive_frontend.operation import Operation, tracked
@@ -140,7 +140,7 @@ def decode(
     agent: str | None = None,
     sample: int | None = None,
     corrector: Corrector | None = None,
-    **settings: Unpack[SamplingSettings],
+    **settings: Unpack[AnswerSettings],
 ) -> Operation[CachedMessage]:
     """Decode a message that begins with `header` and that the server keeps.
 
@@ -157,7 +157,7 @@ def decode(
     attending to what precedes it now: `"none"`, `"recompute-all"`, or a kind with its settings, such as
     `{"kind": "first-k", "share": 0.15}`. The default is the server's choice.
     """
-    sampling = sampling_of(**settings)
+    sampling = sampling_of(None, **settings)
     if corrector is not None and not isinstance(corrector, (str, Mapping)):
         raise TypeError(
             f'corrector must be a name such as "none", or a dict with a "kind", not {corrector!r}'

@@ -157,12 +157,8 @@ def _defaultdict(value: defaultdict[Any, Any], memo: Memo) -> defaultdict[Any, A
     made: defaultdict[Any, Any] = defaultdict()
     memo[id(value)] = made
     made.default_factory = copy(value.default_factory, memo)
-    made.update(_dict_items(value, memo))
+    made.update([(copy(key, memo), copy(item, memo)) for key, item in value.items()])
     return made
-
-
-def _dict_items(value: dict[Any, Any], memo: Memo) -> list[tuple[Any, Any]]:
-    return [(copy(key, memo), copy(item, memo)) for key, item in value.items()]
 
 
 def _set(value: set[Any], memo: Memo) -> set[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeVar
 
 from hive_frontend.client.contract import Sampling
@@ -12,29 +13,18 @@ from hive_frontend.operation import Call, Operation
 T = TypeVar("T")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ModelCall(Operation[T]):
     """One model call. It has everything that the request needs when it is created."""
 
-    __slots__ = ("agent", "dialogue", "messages", "name", "prompt", "sample", "sampling")
-
-    def __init__(
-        self,
-        messages: tuple[Message, ...],
-        prompt: str | None,
-        sampling: Sampling,
-        name: str | None = None,
-        agent: str | None = None,
-        sample: int | None = None,
-        dialogue: Dialogue | None = None,
-    ) -> None:
-        self.messages = messages
-        self.prompt = prompt
-        self.sampling = sampling
-        self.name = name
-        self.agent = agent
-        self.sample = sample
-        self.dialogue = dialogue
-        """The dialogue that takes the answer as its next turn."""
+    messages: tuple[Message, ...]
+    prompt: str | None
+    sampling: Sampling
+    name: str | None = None
+    agent: str | None = None
+    sample: int | None = None
+    dialogue: Dialogue | None = None
+    """The dialogue that takes the answer as its next turn."""
 
     @property
     def calls(self) -> tuple[Call, ...]:

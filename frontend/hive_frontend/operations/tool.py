@@ -7,6 +7,7 @@ import functools
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar, cast, overload
 
@@ -20,26 +21,16 @@ from hive_frontend.operations.workspace import Workspace
 R = TypeVar("R")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Tool(Operation[Any]):
     """A call of a function, not made yet."""
 
-    __slots__ = ("_rerun", "_timeout_s", "args", "function", "kwargs", "name")
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        name: str | None,
-        timeout_s: float | None,
-        rerun: bool,
-    ) -> None:
-        self.function = function
-        self.args = args
-        self.kwargs = kwargs
-        self._rerun = rerun
-        self.name = name
-        self._timeout_s = timeout_s
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    name: str | None
+    _timeout_s: float | None
+    _rerun: bool
 
     async def perform(self, transition: Transition) -> Any:
         # Agents and models that the function calls get paths below this transition's.
@@ -92,14 +83,8 @@ class Tool(Operation[Any]):
             raise RuntimeError("tool raised StopIteration") from error
 
     def __fork__(self, memo: Memo) -> Tool:
-        return Tool(
-            copy(self.function, memo),
-            copy(self.args, memo),
-            copy(self.kwargs, memo),
-            self.name,
-            self._timeout_s,
-            self._rerun,
-        )
+        forked = (copy(self.function, memo), copy(self.args, memo), copy(self.kwargs, memo))
+        return Tool(*forked, self.name, self._timeout_s, self._rerun)
 
 
 def _holds_workspace(value: Any, seen: set[int]) -> bool:

@@ -143,80 +143,40 @@ class RunContract(Protocol):
         """Search another agent on from a `yield`, as part of a transition."""
 
 
+@dataclass(slots=True, eq=False)
 class Transition:
     """One firing of a state: the context in which an operation is performed."""
 
-    __slots__ = (
-        "_inner",
-        "answers",
-        "caller",
-        "firing",
-        "kept",
-        "long",
-        "name",
-        "origin",
-        "parts",
-        "path",
-        "replies",
-        "run",
-        "session",
-        "state",
-    )
-
-    def __init__(
-        self,
-        session: SessionContract,
-        caller: Caller,
-        path: Path,
-        state: str,
-        firing: int,
-        run: RunContract | None = None,
-        parts: tuple[int, ...] = (),
-        name: str | None = None,
-        long: LongPath | None = None,
-    ) -> None:
-        self.session = session
-        self.caller = caller
-        self.path = path
-        """Path of the state that fires."""
-        self.state = state
-        """Id of the state that fires."""
-        self.firing = firing
-        self.run = run
-        """The run whose searches it belongs to; None if the awaiting code is an ordinary coroutine."""
-        self.parts = parts
-        """Number of the part of a gather, then of nested gathers; empty outside a gather."""
-        self.name = name
-        """Name of the gather to which the part belongs."""
-        self.long = long
-        """Hashes of the path if it is longer than `PIECE`."""
-        self.origin: object = None
-        """The state that fires; None if the awaiting code is an ordinary coroutine."""
-        self.kept: Kept | None = None
-        """What the journal records; None without a journal."""
-        self.replies: Sequence[Reply] = ()
-        """The model's replies in this transition."""
-        self.answers: Sequence[tuple[Dialogue, Reply]] = ()
-        """Replies to append to dialogues once all parts of a gather are done."""
-        self._inner = 0
+    session: SessionContract
+    caller: Caller
+    path: Path
+    """Path of the state that fires."""
+    state: str
+    """Id of the state that fires."""
+    firing: int
+    run: RunContract | None = None
+    """The run whose searches it belongs to; None if the awaiting code is an ordinary coroutine."""
+    parts: tuple[int, ...] = ()
+    """Number of the part of a gather, then of nested gathers; empty outside a gather."""
+    name: str | None = None
+    """Name of the gather to which the part belongs."""
+    long: LongPath | None = None
+    """Hashes of the path if it is longer than `PIECE`."""
+    origin: object = None
+    """The state that fires; None if the awaiting code is an ordinary coroutine."""
+    kept: Kept | None = None
+    """What the journal records; None without a journal."""
+    replies: Sequence[Reply] = ()
+    """The model's replies in this transition."""
+    answers: Sequence[tuple[Dialogue, Reply]] = ()
+    """Replies to append to dialogues once all parts of a gather are done."""
+    _inner: int = 0
 
     def of_part(self, part: int, name: str | None) -> Transition:
         """Return the transition for one part of a gather called `name`."""
-        inner = Transition(
-            self.session,
-            self.caller,
-            self.path,
-            self.state,
-            self.firing,
-            self.run,
-            (*self.parts, part),
-            name,
-            self.long,
-        )
-        inner.origin = self.origin
-        if self.kept is not None:
-            inner.kept = replace(self.kept, asked=None)
-        return inner
+        kept = None if self.kept is None else replace(self.kept, asked=None)
+        same = (self.session, self.caller, self.path, self.state, self.firing, self.run)
+        return Transition(*same, (*self.parts, part), name, self.long, self.origin, kept)
 
     @property
     def part(self) -> str:

@@ -77,8 +77,8 @@ def code_behind(called: Any) -> dict[str, Shown]:
         elif not _is_own(getattr(value, "__module__", None)):
             return
         elif isinstance(value, type):
-            for owner in filter(_is_own_class, value.__mro__):
-                for each in vars(owner).values():
+            for owner in value.__mro__:
+                for each in vars(owner).values() if _is_own(owner.__module__) else ():
                     take(getattr(each, "__func__", each) if not isinstance(each, type) else None)
         elif isinstance(value, FunctionType):
             name = f"the code of {value.__qualname__}"
@@ -173,7 +173,8 @@ class _Reader:
             case Workspace() | Child():
                 return _hash(kind)
         if isinstance(value, _NAMED):
-            return _hash("name", getattr(value, "__module__", None) or "", _name_of(value))
+            name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
+            return _hash("name", getattr(value, "__module__", None) or "", str(name))
         try:
             return self._object(value)
         except _Unreadable:
@@ -206,10 +207,6 @@ class _Reader:
 def _hash(kind: str, *parts: str) -> str:
     text = "\0".join([kind, *parts])
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def _name_of(value: Any) -> str:
-    return str(getattr(value, "__qualname__", None) or getattr(value, "__name__", ""))
 
 
 def closure_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -245,10 +242,6 @@ def _is_constant(value: Any) -> bool:
     if isinstance(value, (tuple, frozenset)):
         return all(map(_is_constant, value))
     return isinstance(value, (str, *_PLAIN)) and value is not None
-
-
-def _is_own_class(value: type) -> bool:
-    return _is_own(value.__module__)
 
 
 def _is_own(module: str | None) -> bool:

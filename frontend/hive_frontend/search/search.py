@@ -288,8 +288,7 @@ class Search:
             waiting = process.fork_branch(waiting, {})
         session = run.session
         path = state.path
-        transition = Transition(session, self._caller, path, state.id, number, run)
-        transition.origin = state
+        transition = Transition(session, self._caller, path, state.id, number, run, origin=state)
         if len(path) > PIECE:
             assert isinstance(state, LongState)
             transition.long = state.long_path(session.seed)

@@ -7,7 +7,6 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
 from typing import Any, TypeVar
 
 from hive_frontend import telemetry
@@ -96,9 +95,7 @@ class Session:
         self._token = enter(self)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         leave(self._token)
         self._wall_s = self.elapsed
         try:
@@ -168,7 +165,7 @@ class Session:
         agent = call.agent or transition.caller.agent
         if (known := self._recall(call, transition)) is not None:
             return self._usage.count(known, agent)
-        done = await self._ask(call, transition, _complete)
+        done = await self._ask(call, transition, lambda client, *request: client.complete(*request))
         return self._keep(done, agent, call, transition)
 
     async def make(
@@ -435,7 +432,3 @@ class Session:
         """Check that the code of an agent is that of the resumed run."""
         if self._journal is not None:
             self._journal.check_agent(agent, code)
-
-
-def _complete(client: Client, request: Request, on_text: OnText | None) -> Awaitable[Completion]:
-    return client.complete(request, on_text)

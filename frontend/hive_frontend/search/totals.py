@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from pydantic import BaseModel, Field
@@ -28,16 +29,10 @@ class Usage(BaseModel):
     @staticmethod
     def sum(usages: Iterable[Usage]) -> Usage:
         """Return the sum of several usages."""
-        usages = list(usages)
-        costs = [usage.cost for usage in usages if usage.cost is not None]
-        return Usage(
-            requests=sum(usage.requests for usage in usages),
-            tokens_generated=sum(usage.tokens_generated for usage in usages),
-            tokens_replayed=sum(usage.tokens_replayed for usage in usages),
-            prompt_tokens=sum(usage.prompt_tokens for usage in usages),
-            cached_tokens=sum(usage.cached_tokens for usage in usages),
-            cost=sum(costs) if costs else None,
-        )
+        total = Counters()
+        for usage in usages:
+            total.add(usage, usage.requests)
+        return total.usage()
 
 
 class Totals(Usage):
@@ -49,49 +44,48 @@ class Totals(Usage):
     """Usage per agent."""
 
 
-class _Counters:
+@dataclass(slots=True)
+class Counters:
     """Running counters for `Usage`. Plain, because a pydantic model validates every number at every call."""
 
-    __slots__ = ("cached", "cost", "generated", "prompt", "replayed", "requests")
+    requests: int = 0
+    tokens_generated: int = 0
+    tokens_replayed: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    cost: float | None = None
 
-    def __init__(self) -> None:
-        self.requests = self.generated = self.replayed = self.prompt = self.cached = 0
-        self.cost: float | None = None
+    def add(self, done: Reply | Usage, requests: int) -> None:
+        """Count what some requests used."""
+        self.requests += requests
+        self.tokens_generated += done.tokens_generated
+        self.tokens_replayed += done.tokens_replayed
+        self.prompt_tokens += done.prompt_tokens
+        self.cached_tokens += done.cached_tokens
+        if done.cost is not None:
+            self.cost = (self.cost or 0.0) + done.cost
+
+    def usage(self) -> Usage:
+        return Usage(**asdict(self))
 
 
 class UsageCounters:
     """The usage of each agent so far."""
 
     def __init__(self) -> None:
-        self._counters: dict[str, _Counters] = {}
+        self._counters: dict[str, Counters] = {}
 
     def count(self, reply: Reply, agent: str) -> Reply:
         """Count a call of `agent`; return its answer."""
         counters = self._counters.get(agent)
         if counters is None:
-            counters = self._counters[agent] = _Counters()
-        counters.requests += 1
-        counters.generated += reply.tokens_generated
-        counters.replayed += reply.tokens_replayed
-        counters.prompt += reply.prompt_tokens
-        counters.cached += reply.cached_tokens
-        if reply.cost is not None:
-            counters.cost = (counters.cost or 0.0) + reply.cost
+            counters = self._counters[agent] = Counters()
+        counters.add(reply, 1)
         return reply
 
     def totals(self, wall_s: float) -> Totals:
         """Return the total usage, and the usage per agent."""
-        agents = {
-            agent: Usage(
-                requests=counters.requests,
-                tokens_generated=counters.generated,
-                tokens_replayed=counters.replayed,
-                prompt_tokens=counters.prompt,
-                cached_tokens=counters.cached,
-                cost=counters.cost,
-            )
-            for agent, counters in self._counters.items()
-        }
+        agents = {agent: counters.usage() for agent, counters in self._counters.items()}
         return Totals(**dict(Usage.sum(agents.values())), wall_s=wall_s, agents=agents)
 
 

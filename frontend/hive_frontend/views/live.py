@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,17 +12,7 @@ from rich.text import Text
 
 from hive_frontend.search.events import Event, Progress
 
-_IDLE = Progress(
-    fired=0,
-    alive=0,
-    dead=0,
-    results=0,
-    best_score=None,
-    requests=0,
-    tokens_generated=0,
-    tokens_replayed=0,
-    elapsed_s=0.0,
-)
+_IDLE = Progress(0, 0, 0, 0, None, 0, 0, 0, 0.0)
 _STYLES = {"committed": "cyan", "final": "bold green", "dead": "red"}
 
 
@@ -52,9 +41,7 @@ class LiveView:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None

@@ -5,42 +5,31 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import IO
 
 from hive_frontend.search.events import Event
 
 
-class Trace:
-    """Writes the events of one run as they happen, so that the file can be followed."""
+@contextmanager
+def traced_to(path: str | os.PathLike[str]) -> Iterator[Callable[[Event], object]]:
+    """Open a trace; yield the function that writes an event as it happens, so that the file can be followed."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    # Line-buffered: readers see whole lines only.
+    with open(path, "w", encoding="utf-8", buffering=1) as file:
+        yield lambda event: file.write(_line(event) + "\n")
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
-        self._file: IO[str] | None = None
 
-    def __enter__(self) -> Trace:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        # Line-buffered: readers see whole lines only.
-        self._file = self._path.open("w", encoding="utf-8", buffering=1)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def on_event(self, event: Event) -> None:
-        """Write one event: its own fields and those of its progress in one object."""
-        if self._file is None:
-            return
-        fields = {name: value for name, value in asdict(event).items() if value is not None}
-        line = {**fields.pop("progress"), **fields}
-        # A score may be infinite, for which JSON has no number.
-        line = {
+def _line(event: Event) -> str:
+    """Return an event as JSON: its own fields and those of its progress in one object."""
+    fields = {name: value for name, value in asdict(event).items() if value is not None}
+    line = {**fields.pop("progress"), **fields}
+    # A score may be infinite, for which JSON has no number.
+    return json.dumps(
+        {
             name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in line.items()
         }
-        self._file.write(json.dumps(line) + "\n")
+    )

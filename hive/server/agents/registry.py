@@ -10,8 +10,10 @@ import heapq
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
+
+import msgspec
 
 from hive.server.agents.tenant import EVERYTHING, View, split
 from hive.server.agents.window import ActivityWindow, WindowSettings
@@ -22,8 +24,7 @@ OTHER = "other"
 """Counts agents past the limit, forgotten agents, and anonymous requests."""
 
 
-@dataclass(slots=True)
-class AgentProfile:
+class AgentProfile(msgspec.Struct):
     """What one agent has requested and received, in requests and tokens."""
 
     name: str
@@ -45,14 +46,6 @@ class AgentProfile:
         self.cached_tokens += other.cached_tokens
         self.tokens_generated += other.tokens_generated
         self.tokens_replayed += other.tokens_replayed
-
-
-@dataclass(slots=True)
-class Session:
-    """One run of a program."""
-
-    id: str
-    requests: int = 0
 
 
 class AgentRegistry:
@@ -81,7 +74,8 @@ class AgentRegistry:
         """Tenants without an ended agent in this round; None stands for the whole server."""
         self._exhausted_in = -1
         self._warned = False
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._sessions: OrderedDict[str, int] = OrderedDict()
+        """Requests by session, least recently used first."""
         self.sessions_ended = 0
         self.requests = 0
         """Requests that have arrived so far: the clock of the waiting queue."""
@@ -103,7 +97,7 @@ class AgentRegistry:
         """
         profile = self._seen(name)
         if session is not None:
-            self._session(session)
+            self._use_session(session, 0)
         if profile.name == name:
             profile.registered = True
             profile.description = description or profile.description
@@ -149,7 +143,7 @@ class AgentRegistry:
         profile.prompt_tokens += prompt_tokens
         self.window.arrived(profile.name, prompt_tokens)
         if session is not None:
-            self._session(session).requests += 1
+            self._use_session(session, 1)
         return profile.name
 
     def place(self, agent: str | None, number: int, max_passes: int) -> tuple[int, float, int]:
@@ -250,21 +244,17 @@ class AgentRegistry:
             and not self._holds(profile.name)
         )
 
-    def _session(self, session: str) -> Session:
-        """Return a session by name, and mark it as the most recently used."""
-        known = self._sessions.setdefault(session, Session(session))
-        self._sessions.move_to_end(session)
+    def _use_session(self, session: str, requests: int) -> None:
+        """Count requests of a session, and mark it as the most recently used."""
+        self._sessions[session] = self._sessions.pop(session, 0) + requests
         if len(self._sessions) > self._max_sessions:
             self._sessions.popitem(last=False)
-        return known
 
     def end_session(self, session: str) -> int | None:
         """Forget a session; return the number of its requests, or None if it is unknown."""
-        known = self._sessions.pop(session, None)
-        if known is None:
-            return None
-        self.sessions_ended += 1
-        return known.requests
+        requests = self._sessions.pop(session, None)
+        self.sessions_ended += requests is not None
+        return requests
 
     def summary(self, view: View = EVERYTHING) -> dict[str, Any]:
         """Return agents, busiest first, with their scores of the last round; sessions; and what agents share.
@@ -277,7 +267,7 @@ class AgentRegistry:
         return {
             "agents": [
                 {
-                    **asdict(profile),
+                    **msgspec.structs.asdict(profile),
                     "contribution": asdict(scores[profile.name]) if profile.name in scores else None,
                 }
                 for profile in agents

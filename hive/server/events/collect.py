@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from hive.server.agents.registry import AgentRegistry
 from hive.server.events.event import AgentLine, Agents, LogitsCache, RadixCache, Scores
 from hive.server.eviction.accounting import NOT_RESIDENT, ResidencyAccounting
@@ -19,18 +21,13 @@ def agents_event(agents: AgentRegistry, accounting: ResidencyAccounting | None) 
     shown = agents.busiest(SHOWN_AGENTS)
     lines = []
     for profile in shown:
-        residency = accounting.summary_of(profile.name) if accounting is not None else NOT_RESIDENT
+        residency: dict[str, Any] = (
+            accounting.summary_of(profile.name) if accounting is not None else NOT_RESIDENT
+        )
         lines.append(
             AgentLine(
-                name=profile.name,
-                description=profile.description,
-                registered=profile.registered,
+                **msgspec.structs.asdict(profile),
                 running=agents.window.running(profile.name),
-                requests=profile.requests,
-                prompt_tokens=profile.prompt_tokens,
-                cached_tokens=profile.cached_tokens,
-                tokens_generated=profile.tokens_generated,
-                tokens_replayed=profile.tokens_replayed,
                 **residency,
                 contribution=agents.window.scores.get(profile.name),
             )

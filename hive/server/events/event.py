@@ -10,21 +10,14 @@ from __future__ import annotations
 import msgspec
 
 from hive.server.agents.contribution import Contribution
+from hive.server.agents.registry import AgentProfile
 
 
-class AgentLine(msgspec.Struct):
+class AgentLine(AgentProfile):
     """One agent; the fields are those of ``GET /hive/agents``."""
 
-    name: str
-    description: str = ""
-    registered: bool = False
     running: int = 0
     """Requests that have arrived and not left."""
-    requests: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    tokens_generated: int = 0
-    tokens_replayed: int = 0
     resident_tokens: int = 0
     stored_tokens: int = 0
     evicted_tokens: int = 0

@@ -6,6 +6,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
+
+import msgspec
 
 from hive.server.events.event import SessionLine, Sessions
 
@@ -22,16 +25,11 @@ MAX_STATES = 4096
 
 @dataclass(slots=True)
 class _Session:
-    began: float
-    last_active: float
+    line: SessionLine
+    """Without the numbers of agents and states."""
     agents: dict[str, None] = field(default_factory=dict)
     states: set[int] = field(default_factory=set)
     """Hashes of state names, because a client may choose long names."""
-    state: str | None = None
-    running: int = 0
-    requests: int = 0
-    tokens_generated: int = 0
-    tokens_replayed: int = 0
 
 
 class SessionTracker:
@@ -48,14 +46,15 @@ class SessionTracker:
         if name is None:
             return
         now = self._clock()
-        session = self._sessions.setdefault(name, _Session(began=now, last_active=now))
-        session.last_active = now
-        session.requests += 1
-        session.running += 1
+        session = self._sessions.setdefault(name, _Session(SessionLine(name, began=now)))
+        line = session.line
+        line.last_active = now
+        line.requests += 1
+        line.running += 1
         if len(session.agents) < MAX_AGENTS:
             session.agents[agent] = None
         if state is not None:
-            session.state = state
+            line.state = state
             if len(session.states) < MAX_STATES:
                 session.states.add(hash(state))
         self._sessions.move_to_end(name)
@@ -66,12 +65,12 @@ class SessionTracker:
         """Count a request that has left, unless its session has ended."""
         if name is None or name not in self._sessions:
             return
-        session = self._sessions[name]
-        session.last_active = self._clock()
+        line = self._sessions[name].line
+        line.last_active = self._clock()
         # A session that was forgotten and came back has running requests that were not counted here.
-        session.running = max(0, session.running - 1)
-        session.tokens_generated += generated
-        session.tokens_replayed += replayed
+        line.running = max(0, line.running - 1)
+        line.tokens_generated += generated
+        line.tokens_replayed += replayed
         self._sessions.move_to_end(name)
 
     def end(self, name: str) -> None:
@@ -81,22 +80,14 @@ class SessionTracker:
 
     def event(self) -> Sessions:
         """Return the current snapshot."""
-        newest = list(reversed(self._sessions))[:SHOWN_SESSIONS]
-        lines = []
-        for name in newest:
-            session = self._sessions[name]
-            lines.append(
-                SessionLine(
-                    name=name,
-                    agents=list(session.agents),
-                    states=len(session.states),
-                    state=session.state,
-                    running=session.running,
-                    requests=session.requests,
-                    tokens_generated=session.tokens_generated,
-                    tokens_replayed=session.tokens_replayed,
-                    began=round(session.began, 1),
-                    last_active=round(session.last_active, 1),
-                )
+        lines = [
+            msgspec.structs.replace(
+                session.line,
+                agents=list(session.agents),
+                states=len(session.states),
+                began=round(session.line.began, 1),
+                last_active=round(session.line.last_active, 1),
             )
+            for session in islice(reversed(self._sessions.values()), SHOWN_SESSIONS)
+        ]
         return Sessions(sessions=lines, omitted=len(self._sessions) - len(lines), ended=self.ended)

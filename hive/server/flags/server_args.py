@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args, get_type_hints
 
 from hive.server.agents.window import WindowSettings
 from hive.server.eviction.base import DEFAULT_MAX_SHARE
@@ -40,6 +40,13 @@ def _flag(default: Any, help: str, **argparse_options: Any) -> Any:
 def _or(names: Iterable[str]) -> str:
     *others, last = names
     return f"{', '.join(others)} or {last}"
+
+
+def _options(kind: Any) -> dict[str, Any]:
+    """Return what a flag's type says about its argument."""
+    if kind is bool:
+        return {"action": argparse.BooleanOptionalAction}
+    return {"choices": choices} if (choices := get_args(kind)) else {"type": kind}
 
 
 def parse_bytes(text: str) -> int:
@@ -76,7 +83,6 @@ class HiveServerArgs:
         True,
         "Keep the distributions that requests were sampled from, and replay sampling over them when a state is "
         "sampled again (default: on).",
-        action=argparse.BooleanOptionalAction,
     )
     logits_cache_bytes: int = _flag(
         2**30,
@@ -95,27 +101,23 @@ class HiveServerArgs:
         512,
         "Maximum number of tokens kept per distribution, the most likely first (default: 512). The model decides draws "
         "of other tokens.",
-        type=int,
         metavar="TOKENS",
     )
     logits_cache_form: Literal["head", "full"] = _flag(
         "head",
         "How much of a distribution to keep: 'head', the tokens likely enough to be drawn (about 0.5 KB), or 'full', "
         "the whole row (up to 300 KB), with which every draw can be replayed (default: head).",
-        choices=("head", "full"),
     )
     replay_ahead: bool = _flag(
         False,
         "Let an idle scheduler replay the next sample of a state ahead of its request (default: off). This pays if "
         "requests arrive seconds apart; in a busy run on a GPU, 56 hits saved 3.5 ms and cost 33 ms.",
-        action=argparse.BooleanOptionalAction,
     )
     share_tenants: Literal["nothing", "kv", "everything"] = _flag(
         "nothing",
         "What tenants share: 'nothing'; 'kv', the KV of equal prompts, at the cost that a cache hit tells one tenant "
         "what another one asked; or 'everything', the Logits Cache, too (default: nothing). Tenants never share "
         "agents, sessions or statistics.",
-        choices=("nothing", "kv", "everything"),
     )
     eviction: str = _flag(
         "density",
@@ -128,36 +130,31 @@ class HiveServerArgs:
         DEFAULT_MAX_SHARE,
         "Share of the resident KV, from 0 to 1, above which an agent's KV is evicted before any other (default: 0.8). "
         "Only with --hive-eviction density.",
-        type=float,
         metavar="SHARE",
     )
     schedule: Literal["engine", "contribution"] = _flag(
         "engine",
         "Order of the waiting queue: 'engine', as set by --schedule-policy, or 'contribution', agents with a higher "
         "contribution score first (default: engine).",
-        choices=("engine", "contribution"),
     )
     schedule_max_passes: int = _flag(
         64,
         "Number of later requests after which a waiting request goes first, so that none starves (default: 64). Only "
         "with --hive-schedule contribution.",
-        type=int,
         metavar="N",
     )
     round_requests: int = _flag(
         16,
         "Requests in a round; contribution scores are updated at the end of each round (default: 16).",
-        type=int,
         metavar="N",
     )
     window_rounds: int = _flag(
-        16, "Rounds that contribution scores are computed over (default: 16).", type=int, metavar="N"
+        16, "Rounds that contribution scores are computed over (default: 16).", metavar="N"
     )
     collaborative_weight: float = _flag(
         0.6,
         "Weight, from 0 to 1, of the KV that an agent shares with others in its contribution score; the rest is the "
         "weight of its own activity (default: 0.6).",
-        type=float,
         metavar="WEIGHT",
     )
     max_agents: int = _flag(
@@ -165,26 +162,22 @@ class HiveServerArgs:
         "Maximum number of agents tracked at a time (default: 1024). A new agent beyond it replaces one that has ended "
         "(idle for a whole window, and without KV on the device), unregistered ones first, whose counts are added to "
         "'other'. If none has ended, the new agent is itself counted as 'other'.",
-        type=int,
         metavar="N",
     )
     max_tenant_agents: int = _flag(
         256,
         "The same limit for each tenant (default: 256); a new agent beyond it replaces one of the same tenant.",
-        type=int,
         metavar="N",
     )
     decode_rows: Literal["auto", "on", "off"] = _flag(
         "auto",
         "Compute prefills of a few tokens as rows of a decode step, together with the running batch: 'auto', if decode "
         "steps use CUDA graphs; 'on', always; 'off', never, as in SGLang (default: auto).",
-        choices=("auto", "on", "off"),
     )
     kv_segments: bool = _flag(
         False,
         "Keep the KV of declared segments and of messages (/hive/prefill, /hive/decode), and reuse it behind any "
         "context (default: off).",
-        action=argparse.BooleanOptionalAction,
     )
     kv_segments_bytes: int = _flag(
         0,
@@ -215,12 +208,10 @@ class HiveServerArgs:
         "Serve the embedded model's role adapters besides the model, as LoRA adapters named proposer, valuer and "
         "patcher. With --model-path, serve the adapters in the folder roles of that model, under their folders' names "
         "(default: off).",
-        action=argparse.BooleanOptionalAction,
     )
     max_header_bytes: int = _flag(
         16384,
         "Maximum total size of the headers of a request (default: 16384).",
-        type=int,
         metavar="BYTES",
     )
     max_body_bytes: int = _flag(
@@ -238,13 +229,11 @@ class HiveServerArgs:
     allow_media_files: bool = _flag(
         False,
         "Allow requests to read files of this machine as images, audio and video (default: off).",
-        action=argparse.BooleanOptionalAction,
     )
     allow_pickle_routes: bool = _flag(
         False,
         "Serve the routes that unpickle their input, and so let anyone who can call them run code: "
         "/load_lora_adapter_from_tensors, /update_weights_from_tensor and /update_weights_from_ipc (default: off).",
-        action=argparse.BooleanOptionalAction,
     )
 
     def __post_init__(self) -> None:
@@ -321,13 +310,13 @@ class HiveServerArgs:
     def add_cli_args(cls, parser: argparse.ArgumentParser) -> None:
         """Add the flags to a parser, as a group."""
         group = parser.add_argument_group("Hive")
+        kinds = get_type_hints(cls)
         for item in fields(cls):
-            options = dict(item.metadata)
             group.add_argument(
                 f"--hive-{item.name.replace('_', '-')}",
                 dest=f"hive_{item.name}",
                 default=item.default,
-                **options,
+                **_options(kinds[item.name]) | item.metadata,
             )
 
     @classmethod

@@ -6,13 +6,14 @@ Clients set ``custom_params.hive_segments``.  The HTTP process checks it and sen
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import msgspec
+
 from hive.server.kv_segments.correctors import DEFAULT, corrector_of
-from hive.server.request_tag import RequestError, shown, shown_key
+from hive.server.request_tag import RequestError, as_object, check_known, shown
 
 SEGMENTS_FIELD = "hive_segments"
 """Key of ``custom_params`` that clients set."""
@@ -66,33 +67,12 @@ class KvRequest:
 
     def to_wire(self) -> str:
         """Return the request as JSON text: SGLang does not send nested values to its scheduler."""
-        return json.dumps(
-            {
-                "spans": [[span.start, span.end, span.position, span.name] for span in self.spans],
-                "keeps": [[keep.start, keep.end, keep.name] for keep in self.keeps],
-                "shift": self.shift,
-                "choreographed": self.choreographed,
-                "group": self.group,
-                "calls": self.calls,
-                "extra_key": self.extra_key,
-                "corrector": self.corrector,
-            }
-        )
+        return msgspec.json.encode(self).decode()
 
     @classmethod
     def from_wire(cls, text: str) -> KvRequest:
         """Return the request that :meth:`to_wire` has written."""
-        wire = json.loads(text)
-        return cls(
-            spans=tuple(WireSpan(*span) for span in wire["spans"]),
-            keeps=tuple(Keep(*keep) for keep in wire["keeps"]),
-            shift=wire["shift"],
-            choreographed=wire["choreographed"],
-            group=wire["group"],
-            calls=wire["calls"],
-            extra_key=wire["extra_key"],
-            corrector=wire["corrector"],
-        )
+        return msgspec.json.decode(text, type=cls)
 
 
 def spans_request(spec: Any, tokens: int, field: str, *, corrector: Any = DEFAULT) -> KvRequest:
@@ -108,13 +88,7 @@ def spans_request(spec: Any, tokens: int, field: str, *, corrector: Any = DEFAUL
     Raises:
         RequestError: with the invalid field and its rule.
     """
-    if not isinstance(spec, Mapping):
-        raise RequestError(field, f"must be an object, got {shown(spec)}")
-    for key in spec:
-        if key not in _FIELDS:
-            raise RequestError(
-                f"{field}.{shown_key(key)}", f"is unknown, the fields are {', '.join(_FIELDS)}"
-            )
+    check_known(as_object(field, spec), ("spans", "context", "corrector", "keep_output"), f"{field}.")
     corrector = spec.get("corrector", corrector)
     corrector_of(corrector, f"{field}.corrector")
     keep_output = spec.get("keep_output", False)
@@ -126,9 +100,6 @@ def spans_request(spec: Any, tokens: int, field: str, *, corrector: Any = DEFAUL
     if keep_output:
         keeps.append(Keep(tokens, None, "producer"))
     return KvRequest(tuple(spans), tuple(keeps), corrector=corrector)
-
-
-_FIELDS = ("spans", "context", "corrector", "keep_output")
 
 
 def _context(value: Any, field: str) -> str:
@@ -146,13 +117,7 @@ def _spans(value: Any, tokens: int, default: str, field: str) -> list[WireSpan]:
     behind = 0
     for at, item in enumerate(value):
         where = f"{field}[{at}]"
-        if not isinstance(item, Mapping):
-            raise RequestError(where, f"must be an object with start and end, got {shown(item)}")
-        for key in item:
-            if key not in ("start", "end", "context"):
-                raise RequestError(
-                    f"{where}.{shown_key(key)}", "is unknown, the fields are start, end, context"
-                )
+        check_known(as_object(where, item), ("start", "end", "context"), f"{where}.")
         start, end = (_index(item.get(name), f"{where}.{name}", tokens) for name in ("start", "end"))
         if start >= end:
             raise RequestError(f"{where}.end", f"must be above start, which is {start}, got {end}")

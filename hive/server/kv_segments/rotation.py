@@ -112,11 +112,11 @@ class Rope:
         return self.to(keys.device).rotation(delta).apply(keys)
 
 
-def field_of(config: Any, name: str, default: Any = None) -> Any:
+def field_of(config: Any, name: str) -> Any:
     """Return a field of a config that is a mapping or an object."""
     if isinstance(config, Mapping):
-        return config.get(name, default)
-    return getattr(config, name, default)
+        return config.get(name)
+    return getattr(config, name, None)
 
 
 def _parameters(config: Any) -> dict[str, Any]:

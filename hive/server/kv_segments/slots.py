@@ -24,21 +24,7 @@ class HostKv:
     """``[layers, n, kv_heads, head_dim]``, as are ``values``."""
     values: torch.Tensor
     written: torch.cuda.Event | None = None
-    """Recorded after the copy by a GPU; None if the data is already there."""
-
-    @property
-    def tokens(self) -> int:
-        return self.keys.shape[1]
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of both tensors.  PyTorch rounds pinned memory up to powers of two, so it may take up to twice this."""
-        return self.keys.nbytes + self.values.nbytes
-
-    def wait(self) -> None:
-        """Block until the host may read the data; :meth:`KvSlots.write` does not need this."""
-        if self.written is not None:
-            self.written.synchronize()
+    """Recorded after the copy by a GPU; None if the data is already there.  :meth:`KvSlots.write` waits for it."""
 
 
 class KvSlots:
@@ -85,7 +71,7 @@ class KvSlots:
                 values.index_copy_(0, target, values.index_select(0, source))
 
     def read(self, slots: torch.Tensor) -> HostKv:
-        """Start to copy the KV of n slots (int64, ``[n]``) to the host, keys unrotated; see :meth:`HostKv.wait`."""
+        """Start to copy the KV of n slots (int64, ``[n]``) to the host, keys unrotated."""
         keys, values = self._gather(self.keys, slots), self._gather(self.values, slots)
         if self.device.type != "cuda":
             return HostKv(keys, values)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
 from hive.server.eviction.node import NodeRecord
-from hive.server.integrity import IntegrityError
+from hive.server.integrity import IntegrityError, expect
 from hive.server.kv_segments.plan import Piece
 from hive.server.kv_segments.segment import EncodedSegment, HostCopy, Placement, SegmentKey
 
@@ -184,9 +184,7 @@ class SegmentStore:
         """
         self._clock += 1
         placement = segment.own if segment.on_device and segment.own.start == start else None
-        placement = placement or segment.elsewhere.get(start)
-        if placement is None:
-            placement = self._load(segment, start) if not segment.on_device else self._copy(segment, start)
+        placement = placement or segment.elsewhere.get(start) or self._place(segment, start)
         if placement is None:
             self.statistics.refused += 1
             return None
@@ -234,31 +232,17 @@ class SegmentStore:
             for segment in held:
                 self.release(segment, segment.own)
 
-    def _copy(self, segment: EncodedSegment, start: int) -> Placement | None:
-        """Return a new placement, copied from the one in the frame; None if there is no space."""
-        # Making space must not evict what is to be copied.
-        self._read(segment, segment.own)
-        slots = self._slots(len(segment))
-        self.release(segment, segment.own)
-        if slots is None:
+    def _place(self, segment: EncodedSegment, start: int) -> Placement | None:
+        """Return a new placement, copied from the frame or the host; None if it is at neither, or if space is short."""
+        source = segment.own.slots if segment.on_device else segment.host
+        if source is None:
             return None
-        self.pending.append(Move(slots, segment.own.slots, start - segment.own.start))
-        placement = segment.elsewhere[start] = Placement(start, slots)
-        self._on_device += len(segment)
-        self.statistics.copied_tokens += len(segment)
-        return placement
-
-    def _load(self, segment: EncodedSegment, start: int) -> Placement | None:
-        """Return a new placement, loaded from the host; None if there is no copy there, or no space."""
-        host = segment.host
-        if host is None:
-            return None
-        # Making space saves others to the host, which must not replace what is to be loaded.
+        # Making space must neither evict what is to be copied nor replace it on the host.
         with self.holding([segment]):
             slots = self._slots(len(segment))
         if slots is None:
             return None
-        self.pending.append(Move(slots, host, start - segment.own.start))
+        self.pending.append(Move(slots, source, start - segment.own.start))
         placement = segment.elsewhere[start] = Placement(start, slots)
         self._on_device += len(segment)
         self.statistics.copied_tokens += len(segment)
@@ -272,14 +256,12 @@ class SegmentStore:
     def idle_placements(self) -> list[tuple[int, EncodedSegment, Placement]]:
         """Return unread placements outside of frames, least recently used first; they are cheap to make again."""
         found = [
-            (placement.used, segment.id, segment, placement)
+            (placement.used, segment, placement)
             for segment in self
             for placement in segment.elsewhere.values()
             if placement.leases == 0
         ]
-        return [
-            (used, segment, placement) for used, _, segment, placement in sorted(found, key=lambda i: i[:2])
-        ]
+        return sorted(found, key=lambda item: (item[0], item[1].id))
 
     def free_placements(self, wanted: int) -> int:
         """Free unread placements outside of frames until ``wanted`` tokens are free; return the number freed."""
@@ -373,19 +355,13 @@ class SegmentStore:
 
     def summary(self) -> dict[str, Any]:
         """Return state and counters since start, as JSON-safe values."""
-        counters = self.statistics
         return {
             "segments": len(self._segments),
             "tokens": self._on_device,
             "capacity_tokens": self.capacity,
             "leased_tokens": self._leased,
             "host_tokens": self._on_host,
-            "stored": counters.stored,
-            "evicted": counters.evicted,
-            "placed_tokens": counters.placed_tokens,
-            "copied_tokens": counters.copied_tokens,
-            "hits": counters.hits,
-            "refused": counters.refused,
+            **asdict(self.statistics),
         }
 
     def slots(self) -> list[torch.Tensor]:
@@ -405,25 +381,26 @@ class SegmentStore:
                 held += placement.slots.tolist()
                 if placement.leases:
                     leased += len(segment)
-                if len(placement.slots) not in (0, len(segment)):
-                    raise IntegrityError(f"{segment.key} has {len(placement.slots)} slots")
+                expect(
+                    len(placement.slots) in (0, len(segment)),
+                    f"{segment.key} has {len(placement.slots)} slots",
+                )
             on_host += len(segment) if segment.host is not None else 0
-            if segment.dropped and not segment.leases:
-                raise IntegrityError(f"{segment.key} is dropped and unread, but was not freed")
-            if not segment.dropped and not segment.on_device and segment.host is None:
-                raise IntegrityError(f"{segment.key} is neither on the device nor on the host")
+            expect(
+                not segment.dropped or segment.leases,
+                f"{segment.key} is dropped and unread, but was not freed",
+            )
+            somewhere = segment.dropped or segment.on_device or segment.host is not None
+            expect(somewhere, f"{segment.key} is neither on the device nor on the host")
         for what, counted, found in (
             ("tokens on the device", self._on_device, len(held)),
             ("tokens that are read", self._leased, leased),
             ("tokens on the host", self._on_host, on_host),
             ("distinct slots", len(set(held)), len(held)),
         ):
-            if counted != found:
-                raise IntegrityError(f"{what}: {counted} counted, {found} found")
-        if self._on_device > self.capacity:
-            raise IntegrityError(
-                f"{self._on_device} tokens on the device exceed the capacity of {self.capacity}"
-            )
+            expect(counted == found, f"{what}: {counted} counted, {found} found")
+        over = f"{self._on_device} tokens on the device exceed the capacity of {self.capacity}"
+        expect(self._on_device <= self.capacity, over)
 
 
 def _placements(segment: EncodedSegment) -> Iterable[Placement]:

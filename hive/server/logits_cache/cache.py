@@ -167,7 +167,7 @@ class LogitsCache:
         self._ahead_tokens -= len(ahead.tokens)
         self.statistics.prefetch_hits += 1
         self.statistics.prefetch_hit_tokens += len(ahead.tokens)
-        return Prefetched(ahead.tokens, Stepwise(request.rule, request.seed, position))
+        return Prefetched(ahead.tokens, request.rule, request.seed, position)
 
     def run(
         self,
@@ -185,7 +185,6 @@ class LogitsCache:
         started = time.perf_counter()
         if request.awaits is None or self._arrived(replay, request):
             replay.run(take, limit)
-            self._drop_if_corrupt(replay)
             if self._pauses(replay, request, output):
                 replay.stop = None
                 request.awaits, request.patience = request.state(output), PATIENCE
@@ -198,14 +197,9 @@ class LogitsCache:
                 # A hotspot replay follows a whole output: a single row is no use to it.
                 coming = request.policy != "hotspot" and request.state(output) in self.in_flight
                 return coming or _blocked(request)
-            case Stop.UNDECIDED | Stop.CORRUPT:
+            case Stop.UNDECIDED:
                 return _blocked(request)
         return False
-
-    def _drop_if_corrupt(self, replay: Replay) -> None:
-        """Drop a row that fails its checksum; the request has the model compute it and records it again."""
-        if replay.stop is Stop.CORRUPT and replay.node is not None:
-            self.trie.drop_corrupt(replay.node)
 
     def _arrived(self, replay: Replay, request: CachedRequest) -> bool:
         """Whether the awaited row is there; stops the replay if the row will not come."""
@@ -328,7 +322,6 @@ class LogitsCache:
                 return Verdict.CONTINUES
 
             ahead.replay.run(take, limit)
-            self._drop_if_corrupt(ahead.replay)
             done = ahead.replay.tokens - before
             self._ahead_tokens += done
             self.statistics.prefetched_tokens += done
@@ -367,17 +360,7 @@ class LogitsCache:
         """Return counters and sizes as JSON-safe values."""
         counts = self.statistics
         summary = {
-            "lookups": counts.lookups,
-            "hits": counts.hits,
-            "served_whole": counts.served_whole,
-            "tokens_replayed": counts.tokens_replayed,
-            "tokens_recorded": counts.tokens_recorded,
-            "rows_corrupt": self.trie.corrupt_rows,
-            "coalesced": counts.coalesced,
-            "flushes": counts.flushes,
-            "prefetched": counts.prefetched,
-            "prefetch_hits": counts.prefetch_hits,
-            "prefetched_tokens": counts.prefetched_tokens,
+            **{name: getattr(counts, name) for name in _COUNTERS},
             "prefetch_saved_seconds": round(
                 counts.prefetch_seconds * counts.prefetch_hit_tokens / max(1, counts.prefetched_tokens), 6
             ),
@@ -396,12 +379,18 @@ class LogitsCache:
             "row_bytes": self.trie.nbytes,
             "capacity_bytes": self.capacity_bytes,
             "budget_bytes": self.budget_bytes,
-            "bytes_given_up": counts.bytes_given_up,
             "evicted_nodes": self.trie.evicted_nodes,
             "distinct_states": len(self.distinct),
             "distinct_forgotten": self.distinct.forgotten,
         }
         return summary | ratios(summary)
+
+
+_COUNTERS = (
+    *("lookups", "hits", "served_whole", "tokens_replayed", "tokens_recorded", "coalesced", "flushes"),
+    *("prefetched", "prefetch_hits", "prefetched_tokens", "bytes_given_up"),
+)
+"""Those of the statistics that the summary has under their own names."""
 
 
 def _blocked(request: CachedRequest) -> bool:

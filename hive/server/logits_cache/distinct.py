@@ -219,17 +219,6 @@ class DistinctSample:
     at the end.
     """
 
-    __slots__ = (
-        "_choice",
-        "_finished",
-        "_numbers",
-        "_path",
-        "_probabilities",
-        "_repeats",
-        "_tokens",
-        "_tree",
-    )
-
     def __init__(self, tree: DistinctTree, numbers: Callable[[int], float]) -> None:
         self._tree = tree
         self._numbers = numbers

@@ -22,8 +22,6 @@ class DistinctTrees:
     """
 
     def __init__(self, capacity_bytes: int) -> None:
-        if capacity_bytes <= 0:
-            raise ValueError(f"capacity_bytes must be positive, got {capacity_bytes}")
         self.capacity_bytes = capacity_bytes
         self.nbytes = 0
         self.forgotten = 0

@@ -71,20 +71,6 @@ class Head:
         order = np.lexsort((ids, -logits))
         return cls(ids[order].astype(np.int32), logits[order], support, normalisers)
 
-    @classmethod
-    def from_row(cls, row: NDArray[np.float32], temperature: float) -> Self:
-        """Return the untruncated head of a full row (float32, ``[vocabulary]``).
-
-        Raises:
-            ValueError: if the row has no finite entry.
-        """
-        (ids,) = np.nonzero(row > -np.inf)
-        logits = row[ids]
-        if len(ids) == 0:
-            raise ValueError("a row of logits has no finite entry: every token is forbidden")
-        weights = np.exp((logits.astype(np.float64) - float(logits.max())) / temperature)
-        return cls.select(ids, logits, len(ids), {temperature: float(weights.sum())})
-
     @property
     def complete(self) -> bool:
         """Whether every token of non-zero probability is in the head."""

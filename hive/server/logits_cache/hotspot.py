@@ -6,8 +6,9 @@ defined here).  Steps above a threshold, or the few with the highest scores, are
 of the cached output.  Replay ends where a resampled token differs from it.
 
 **Approximate.**  Given the cached output, a kept token is certain, although the model would have drawn another one
-with probability ``1 - p``: more of the output repeats than under exact (step-wise) sampling.  :func:`kl_divergence`
-measures how far the two distributions are apart.
+with probability ``1 - p``: more of the output repeats than under exact (step-wise) sampling.  With p the probability
+of a kept token, KL(hotspot || exact) is the sum of ``P(reached) * -log p`` over the kept steps: beyond the replay both
+distributions are the model's.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hive.server.logits_cache.head import Head
-from hive.server.logits_cache.sampling import SamplingRule
 
 THRESHOLD = 0.6
 """Normalised score above which a step is resampled (the paper's value)."""
@@ -32,11 +32,7 @@ favours earlier steps only slightly)."""
 
 @dataclass(frozen=True, slots=True)
 class HotspotRule:
-    """Which steps of a cached output to resample.
-
-    Raises:
-        ValueError: if a field is out of range; the message names it.
-    """
+    """Which steps of a cached output to resample; :mod:`hive.server.request_tag` has checked the fields."""
 
     threshold: float = THRESHOLD
     """Resample steps with a normalised score above this, in [0, 1); ignored if ``top_k`` is given."""
@@ -44,17 +40,6 @@ class HotspotRule:
     """Resample this many steps, those with the highest scores."""
     decay: float = DECAY_STEPS
     """Steps over which a score falls by a factor of e; infinite for no decay."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.threshold < 1.0:
-            raise ValueError(f"threshold must be in [0, 1), got {self.threshold}")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k must be at least 1, got {self.top_k}")
-        if not self.decay > 0.0:
-            raise ValueError(f"decay must be a positive number of steps, got {self.decay}")
-
-
-DEFAULT = HotspotRule()
 
 
 def row_uncertainty(head: Head, temperature: float) -> float:
@@ -67,7 +52,7 @@ def row_uncertainty(head: Head, temperature: float) -> float:
     if len(head.ids) == 0:
         return math.log(head.support) * (1.0 - 1.0 / head.support)
     weights = head.weights(temperature)
-    mass = _mass(head, temperature, weights)
+    mass = head.normaliser_bounds(temperature, weights)[1]
     left_out = head.support - len(weights)
     probabilities = weights[weights > 0.0] / mass
     entropy = -float(probabilities @ np.log(probabilities))
@@ -75,15 +60,6 @@ def row_uncertainty(head: Head, temperature: float) -> float:
     if left_out > 0 and tail > 0.0:
         entropy -= tail * math.log(tail / left_out)
     return entropy * (1.0 - float(probabilities[0]))
-
-
-def scores(heads: Sequence[Head], temperature: float, *, decay: float = DECAY_STEPS) -> NDArray[np.float64]:
-    """Return the importance of each step of a cached output (float64, ``[len(heads)]``), in [0, 1] (equation 4).
-
-    ``heads[t]`` is the distribution that output token t was drawn from.  Scores are normalised by the least and the
-    largest value over the output.  If these are equal, all steps score 1, or 0 if all are certain.
-    """
-    return _normalised([row_uncertainty(head, temperature) for head in heads], decay)
 
 
 def _normalised(uncertainties: Sequence[float], decay: float) -> NDArray[np.float64]:
@@ -97,12 +73,7 @@ def _normalised(uncertainties: Sequence[float], decay: float) -> NDArray[np.floa
     return (raw - least) / (largest - least)
 
 
-def hotspots(heads: Sequence[Head], rule: SamplingRule, policy: HotspotRule = DEFAULT) -> NDArray[np.bool_]:
-    """Return the steps of a cached output to resample (bool, ``[len(heads)]``); see :func:`select`."""
-    return select([row_uncertainty(head, rule.temperature) for head in heads], policy)
-
-
-def select(uncertainties: Sequence[float], policy: HotspotRule = DEFAULT) -> NDArray[np.bool_]:
+def select(uncertainties: Sequence[float], policy: HotspotRule) -> NDArray[np.bool_]:
     """Return the steps to resample, given :func:`row_uncertainty` of each (bool, ``[steps]``).
 
     Steps of score 0 are never chosen, even if fewer than ``top_k`` remain.  Ties go to the earlier step.
@@ -113,46 +84,3 @@ def select(uncertainties: Sequence[float], policy: HotspotRule = DEFAULT) -> NDA
     chosen = np.zeros(len(score), dtype=np.bool_)
     chosen[np.argsort(-score, kind="stable")[: policy.top_k]] = True
     return chosen & (score > 0.0)
-
-
-def kl_divergence(
-    heads: Sequence[Head], output: Sequence[int], rule: SamplingRule, hot: Sequence[bool] | NDArray[np.bool_]
-) -> float:
-    """Return KL(hotspot || exact), in nats, of the next sample of a state, given its cached output.
-
-    Hotspot sampling reaches step t if it drew the cached token at every earlier hotspot.  At each other step it keeps
-    the cached token, which exact sampling would draw with probability p.  Beyond the replay, both are the model.  So
-    the divergence is exactly the sum over kept steps of ``P(reached) * -log p``; it is infinite if the rule forbids a
-    kept token.  Probabilities of tokens beyond a head, and of heads of unknown mass, are estimated as in
-    :func:`row_uncertainty`.
-    """
-    divergence, reached = 0.0, 1.0
-    for head, token, resampled in zip(heads, output, hot, strict=True):
-        probability = _probability(head, rule, token)
-        if resampled:
-            reached *= probability
-        elif reached > 0.0:
-            divergence += reached * -math.log(probability) if probability > 0.0 else math.inf
-    return divergence
-
-
-def _mass(head: Head, temperature: float, weights: NDArray[np.float64]) -> float:
-    return head.normaliser_bounds(temperature, weights)[1]
-
-
-def _probability(head: Head, rule: SamplingRule, token: int) -> float:
-    """Return a token's probability under the rule, with the tail spread evenly; 0 if the rule cuts it off."""
-    if len(head.ids) == 0:
-        return 1.0 / head.support
-    weights = head.weights(rule.temperature)
-    mass = _mass(head, rule.temperature, weights)
-    left_out = head.support - len(weights)
-    tail = max(mass - float(weights.sum()), 0.0)
-    spread = np.concatenate([weights, np.full(left_out, tail / left_out if left_out else 0.0)])
-    kept = np.arange(len(spread)) < rule.kept(spread, mass)
-    (at,) = np.nonzero(head.ids == token)
-    if len(at):
-        return float(spread[at[0]] / spread[kept].sum()) if kept[at[0]] else 0.0
-    # The token lies in the tail: every token of the tail is equally likely to be among the kept ones.
-    beyond = kept[len(weights) :]
-    return float(spread[len(weights) :][beyond].sum() / spread[kept].sum() / left_out) if left_out else 0.0

@@ -9,6 +9,7 @@ steps, three times the tokens, and longer.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 PATIENCE: Final = 64
@@ -16,30 +17,15 @@ PATIENCE: Final = 64
 rather than seconds, because all tensor-parallel ranks must give up in the same loop."""
 
 
-class InFlight:
+class InFlight(Counter[bytes]):
     """Counts, by the state's digest, the requests for which the model computes its row."""
-
-    def __init__(self) -> None:
-        self._states: dict[bytes, int] = {}
-
-    def __contains__(self, state: bytes) -> bool:
-        return state in self._states
-
-    def __len__(self) -> int:
-        return len(self._states)
 
     def add(self, state: bytes) -> None:
         """Count one more request for which the row is computed."""
-        self._states[state] = self._states.get(state, 0) + 1
+        self[state] += 1
 
     def discard(self, state: bytes) -> None:
         """Count one less, which has its row or has left; states added before `clear` are ignored."""
-        left = self._states.get(state, 0) - 1
-        if left > 0:
-            self._states[state] = left
-        else:
-            self._states.pop(state, None)
-
-    def clear(self) -> None:
-        """Forget all states, so that no request waits for a row computed with old weights."""
-        self._states.clear()
+        self[state] -= 1
+        if self[state] <= 0:
+            del self[state]

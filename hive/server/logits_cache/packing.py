@@ -4,17 +4,12 @@ Token ids take two bytes, or three in vocabularies above 65,536 tokens.  Logits 
 they are sorted, so the steps between successive bf16 numbers take one byte each.  Logits that are not bf16 numbers (a
 float32 model, or penalties on top) take four bytes.  A head that holds most of its vocabulary
 (``--hive-logits-cache-form full``) is laid out by token id, so that ids take no bytes.
-
-The last four bytes are a checksum (CRC-32: it finds every error in up to three bits, or within 32 successive ones).
-It is verified whenever a row is unpacked: a third of a microsecond for 500 bytes, about 1% of the first draw from a
-row.  Later draws use the table made at the first one, and read no bytes.
 """
 
 from __future__ import annotations
 
 import struct
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,23 +28,6 @@ _LONG_STEP = np.dtype([("place", "<u2"), ("step", "<u2")])
 _ESCAPE = 255
 _MAX_STEPS = 2**16
 """Longer heads are not coded as steps: the position of a long step would not fit its field."""
-_RESIDUE = 0x2144DF1C
-"""CRC-32 of any bytes that end in their own CRC-32, in little-endian order."""
-
-
-class CorruptRowError(ValueError):
-    """The bytes of a row do not match their checksum."""
-
-
-def _sealed(parts: Iterable[bytes]) -> bytes:
-    """Join the parts and append the checksum."""
-    data = b"".join(parts)
-    return data + zlib.crc32(data).to_bytes(4, "little")
-
-
-def is_sound(packed: bytes) -> bool:
-    """Whether a packed head matches its checksum."""
-    return zlib.crc32(packed) == _RESIDUE
 
 
 def pack(head: Head) -> bytes:
@@ -65,7 +43,7 @@ def pack(head: Head) -> bytes:
         flags = _DENSE | (0 if as_bf16 else _FLOAT32)
         header = _HEADER.pack(flags, len(head.normalisers), 0, size, head.support, last + 1)
         values = (row.view(np.uint32) >> 16).astype("<u2") if as_bf16 else row.astype("<f4")
-        return _sealed((header, normalisers, values.tobytes()))
+        return header + normalisers + values.tobytes()
 
     ids = head.ids.astype("<u4")
     wide = last >= 2**16
@@ -90,7 +68,7 @@ def pack(head: Head) -> bytes:
             parts.append(exceptions.tobytes())
         parts.append(steps.astype("<u1").tobytes())
     parts[0] = _HEADER.pack(flags, len(head.normalisers), long_steps, size, head.support, first)
-    return _sealed(parts)
+    return b"".join(parts)
 
 
 def pack_rows(
@@ -124,7 +102,7 @@ def pack_rows(
             if wide:
                 parts.append(high[i, :size].tobytes())
             parts.append(short[i, :size].tobytes())
-            packed.append(_sealed(parts))
+            packed.append(b"".join(parts))
     return packed
 
 
@@ -145,13 +123,7 @@ def covers(known: bytes, other: bytes) -> bool:
 
 
 def unpack(packed: bytes) -> Head:
-    """Return the head behind the bytes.
-
-    Raises:
-        CorruptRowError: if the bytes do not match their checksum.
-    """
-    if not is_sound(packed):
-        raise CorruptRowError(f"a kept row of {len(packed)} bytes does not match its checksum")
+    """Return the head behind the bytes."""
     flags, temperatures, long_steps, size, support, first = _HEADER.unpack_from(packed)
     at = _HEADER.size + _NORMALISER.size * temperatures
     normalisers = dict(_NORMALISER.iter_unpack(packed[_HEADER.size : at]))

@@ -8,13 +8,13 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import Protocol
 
 from hive.server.logits_cache.distinct import Choice, DistinctSample
 from hive.server.logits_cache.head import MIN_PROBABILITY
 from hive.server.logits_cache.hotspot import HotspotRule, row_uncertainty, select
-from hive.server.logits_cache.packing import CorruptRowError, unpack
+from hive.server.logits_cache.packing import unpack
 from hive.server.logits_cache.residual import Drawn
 from hive.server.logits_cache.sampling import DrawTable, SamplingRule, uniform
 from hive.server.logits_cache.trie import Node
@@ -36,7 +36,7 @@ def draw_table(node: Node, rule: SamplingRule) -> DrawTable:
     return _table(node.row, rule)
 
 
-class Policy(Protocol):
+class Policy(ABC):
     """The choices of one request on its walk through the trie."""
 
     def prepare(self, node: Node, limit: int) -> int:
@@ -44,23 +44,23 @@ class Policy(Protocol):
 
         Returns the number of nodes visited; if it equals ``limit``, there may be more to do.
         """
+        return 0
 
+    @abstractmethod
     def draw(self, node: Node) -> int | None:
         """Return the next token; None if the kept head does not decide it, or not yet."""
 
+    @abstractmethod
     def advance(self) -> None:
         """Note that the token drawn last was taken."""
 
 
-class Stepwise:
+class Stepwise(Policy):
     """Draws each token with its own uniform number, by inverse CDF over the kept head."""
 
     def __init__(self, rule: SamplingRule, seed: int, position: int) -> None:
         """``position`` is the index of the last token of the state at which replay starts."""
         self._rule, self._seed, self._position = rule, seed, position
-
-    def prepare(self, node: Node, limit: int) -> int:
-        return 0
 
     def draw(self, node: Node) -> int | None:
         return draw_table(node, self._rule).draw(uniform(self._seed, self._position))
@@ -69,37 +69,32 @@ class Stepwise:
         self._position += 1
 
 
-class Prefetched:
+class Prefetched(Stepwise):
     """Takes tokens that were drawn ahead of the request, then continues step-wise."""
 
-    def __init__(self, tokens: list[int], stepwise: Stepwise) -> None:
-        self._tokens, self._stepwise = iter(tokens), stepwise
-
-    def prepare(self, node: Node, limit: int) -> int:
-        return 0
+    def __init__(self, tokens: list[int], rule: SamplingRule, seed: int, position: int) -> None:
+        super().__init__(rule, seed, position)
+        self._tokens = iter(tokens)
 
     def draw(self, node: Node) -> int | None:
         token = next(self._tokens, None)
-        return self._stepwise.draw(node) if token is None else token
-
-    def advance(self) -> None:
-        self._stepwise.advance()
+        return super().draw(node) if token is None else token
 
 
-class Hotspot:
+class Hotspot(Stepwise):
     """Keeps the tokens of the first output recorded here, except at its hotspots."""
 
     def __init__(self, rule: SamplingRule, seed: int, position: int, policy: HotspotRule) -> None:
-        self._rule, self._policy = rule, policy
-        self._stepwise = Stepwise(rule, seed, position)
+        super().__init__(rule, seed, position)
+        self._policy = policy
         self._ahead: list[Node] = []
         self._scanned = False
         self._on_path: set[int] = set()
         self._hot: set[int] = set()
         self.divergence = 0.0
         """Estimate of KL(hotspot || exact) in nats over the replayed tokens: one sample of the sum in
-        :func:`~hive.server.logits_cache.hotspot.kl_divergence`.  A kept token beyond its row's head counts as one of
-        the least likely inside it."""
+        :mod:`hive.server.logits_cache.hotspot`.  A kept token beyond its row's head counts as one of the least likely
+        inside it."""
 
     def prepare(self, node: Node, limit: int) -> int:
         if self._scanned:
@@ -113,15 +108,7 @@ class Hotspot:
         while following is not None and done < limit:
             known, temperature = following.uncertainty, self._rule.temperature
             if known is None or known[0] != temperature:
-                try:
-                    head = following.head
-                except CorruptRowError:
-                    if following is node:
-                        raise
-                    # The walk will notice when it gets there; the cached output ends here.
-                    following = None
-                    break
-                following.uncertainty = temperature, row_uncertainty(head, temperature)
+                following.uncertainty = temperature, row_uncertainty(following.head, temperature)
             self._ahead.append(following)
             done += 1
             following = next(iter(following.children), None)
@@ -141,27 +128,21 @@ class Hotspot:
     def draw(self, node: Node) -> int | None:
         cached = next(iter(node.children), None)
         if cached is None or id(node) in self._hot:
-            return self._stepwise.draw(node)
+            return super().draw(node)
         probability = draw_table(node, self._rule).probability(cached.token)
         # The rule may forbid a token that was recorded under another rule: then it cannot be kept.
         if probability == 0.0:
-            return self._stepwise.draw(node)
+            return super().draw(node)
         self.divergence -= math.log(MIN_PROBABILITY if probability is None else probability)
         return cached.token
 
-    def advance(self) -> None:
-        self._stepwise.advance()
 
-
-class Distinct:
+class Distinct(Policy):
     """Excludes the outputs that earlier samples of the state used up."""
 
     def __init__(self, sample: DistinctSample, seed: int, position: int) -> None:
         self._sample, self._seed, self._position = sample, seed, position
         self._drawn: Drawn | None = None
-
-    def prepare(self, node: Node, limit: int) -> int:
-        return 0
 
     def draw(self, node: Node) -> int | None:
         match self._sample.choice:

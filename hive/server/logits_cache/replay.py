@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum, StrEnum, auto
 
-from hive.server.logits_cache.packing import CorruptRowError
 from hive.server.logits_cache.policies import Policy
 from hive.server.logits_cache.trie import Node
 
@@ -26,8 +25,6 @@ class Stop(StrEnum):
     """The kept head is too short for this draw, or for the log-probabilities asked for: the model decides."""
     UNKNOWN = "unknown"
     """The request's first state is not in the cache."""
-    CORRUPT = "corrupt"
-    """The kept row fails its checksum: the model decides."""
 
 
 STEP_BYTES = 4096
@@ -60,24 +57,12 @@ class Replay:
         """Continue from the node that was missing."""
         self._node, self.stop = node, None
 
-    @property
-    def node(self) -> Node | None:
-        """The node where the next token is drawn, or would have been."""
-        return self._node
-
     def run(self, take: Callable[[int, Node], Verdict], limit: int) -> None:
         """Continue the replay for at most ``limit`` steps of work: a token, or a node that the policy looks ahead at.
 
         ``take(token, node)`` appends a token to the request unless it refuses it.  Once it says that the request is
         finished, nothing more is drawn.
         """
-        try:
-            self._run(take, limit)
-        except CorruptRowError:
-            # A row is read before anything is changed, so the replay is still consistent.
-            self.stop = Stop.CORRUPT
-
-    def _run(self, take: Callable[[int, Node], Verdict], limit: int) -> None:
         policy = self.policy
         while limit > 0 and self.stop is None:
             node = self._node

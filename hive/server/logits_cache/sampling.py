@@ -217,14 +217,6 @@ def draw_live(
     return int(ids[min(int(np.searchsorted(cumulative, target, side="right")), len(ids) - 1)])
 
 
-def draw_row(row: NDArray[np.float32], rule: SamplingRule, u: float, head_size: int) -> int:
-    """Return the token that the live sampler draws from a whole row (float32, ``[vocabulary]``) with ``u``, if heads
-    have ``head_size`` tokens."""
-    whole = Head.from_row(row, rule.temperature)
-    head = Head.select(whole.ids[:head_size], whole.logits[:head_size], whole.support, whole.normalisers)
-    return draw_live(head, lambda: row, rule, u)
-
-
 def probability(head: Head, row: Callable[[], NDArray[np.float32]], rule: SamplingRule, token: int) -> float:
     """Return the probability of drawing ``token`` from a row under the rule; 0 if the rule cuts it off."""
     ids, weights = _kept(head, row(), rule)

@@ -18,7 +18,7 @@ import numpy as np
 
 from hive.server.integrity import expect
 from hive.server.logits_cache.head import Head
-from hive.server.logits_cache.packing import CorruptRowError, covers, pack, unpack
+from hive.server.logits_cache.packing import covers, pack, unpack
 
 NODE_OVERHEAD = 300
 """Bytes charged per node besides its packed head: object, digest, index entry, token and the row's bytes header.
@@ -126,13 +126,9 @@ class LogitsTrie:
     """
 
     def __init__(self, capacity_bytes: int) -> None:
-        if capacity_bytes <= 0:
-            raise ValueError(f"capacity_bytes must be positive, got {capacity_bytes}")
         self.capacity_bytes = capacity_bytes
         self.nbytes = 0
         self.evicted_nodes = 0
-        self.corrupt_rows = 0
-        """States that were dropped or recorded again because their rows failed the checksum."""
         # In order of last use. A path is always touched from its tip up, so a parent outlives its children.
         self._nodes: OrderedDict[bytes, Node] = OrderedDict()
 
@@ -175,13 +171,6 @@ class LogitsTrie:
             if node.digest in self._nodes:
                 self._nodes.move_to_end(node.digest)
 
-    def drop_corrupt(self, node: Node) -> None:
-        """Drop a state whose row fails its checksum; its continuations stay, as roots."""
-        if self._nodes.get(node.digest) is node:
-            del self._nodes[node.digest]
-            self._unlink(node)
-            self.corrupt_rows += 1
-
     def resize(self, capacity_bytes: int) -> None:
         """Change the budget, possibly to zero, and evict what exceeds it."""
         self.capacity_bytes = max(0, capacity_bytes)
@@ -202,14 +191,7 @@ class LogitsTrie:
         """
         if covers(node.row, row):
             return
-        try:
-            old = node.head
-        except CorruptRowError:
-            self.nbytes += len(row) - len(node.row)
-            self.corrupt_rows += 1
-            node.row = row
-            return
-        new = unpack(row)
+        old, new = node.head, unpack(row)
         shorter, longer = sorted((old, new), key=lambda head: len(head.ids))
         size = len(shorter.ids)
         same = (

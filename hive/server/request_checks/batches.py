@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hive.server.kv_segments.request import SEGMENTS_FIELD, spans_request
@@ -41,6 +41,16 @@ def count_prompts(
                 f"{field}[{index}]", f"must not have {SEPARATOR} in a list: send one request for each prompt"
             )
     return len(value), True
+
+
+def only_one_of(fields: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return which of some fields is given; refuse several, and none."""
+    given = [name for name in names if fields.get(name) is not None]
+    if len(given) != 1:
+        got = " and ".join(given) or "none of them"
+        first, *others = names
+        raise RequestError(first, f"or {' or '.join(others)} must be given, and only one of them, got {got}")
+    return given[0]
 
 
 def check_all(fields: Mapping[str, Any], checks: Mapping[str, Check], limits: Limits) -> None:

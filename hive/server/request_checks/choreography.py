@@ -7,16 +7,11 @@ from typing import Any
 
 from hive.server.kv_segments.correctors import corrector_of
 from hive.server.kv_segments.request import SEGMENTS_FIELD
+from hive.server.request_checks.batches import check_all, only_one_of
 from hive.server.request_checks.engine import check_sampling_params
-from hive.server.request_checks.fields import (
-    as_object,
-    check_any_text,
-    check_flag,
-    check_name,
-    check_token_ids,
-)
+from hive.server.request_checks.fields import check_flag, check_name, check_some_text, check_token_ids
 from hive.server.request_checks.limits import Limits
-from hive.server.request_tag import RequestError, shown, shown_key
+from hive.server.request_tag import RequestError, as_object, check_known, shown, shown_key
 
 MAX_CALLS = 256
 """Maximum calls in one list of parallel calls."""
@@ -76,19 +71,17 @@ def _check_calls(
 
 
 def _check_prefill(call: Mapping[str, Any], limits: Limits) -> None:
-    _check_fields(call, _PREFILL)
+    check_known(call, _PREFILL)
     _check_own(call, "text", "tokens", limits)
-    _check_shared(call, limits)
+    check_all(call, {"lora_path": check_name}, limits)
 
 
 def _check_decode(call: Mapping[str, Any], limits: Limits) -> None:
-    _check_fields(call, _DECODE)
+    check_known(call, _DECODE)
     _check_own(call, "header", "header_tokens", limits)
-    _check_shared(call, limits)
+    check_all(call, {"lora_path": check_name, "stream": check_flag}, limits)
     if call.get("corrector") is not None:
         corrector_of(call["corrector"])
-    if call.get("stream") is not None:
-        check_flag("stream", call["stream"], limits)
     params = call.get("sampling_params")
     if params is None:
         return
@@ -107,26 +100,8 @@ def _check_decode(call: Mapping[str, Any], limits: Limits) -> None:
         )
 
 
-def _check_fields(call: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    for name in call:
-        if name not in known:
-            raise RequestError(shown_key(name), f"is unknown, the fields are {', '.join(known)}")
-
-
 def _check_own(call: Mapping[str, Any], text: str, tokens: str, limits: Limits) -> None:
     """Check that a call has text or tokens of its own, at least one: the next token is computed from the last."""
-    given = [name for name in (text, tokens) if call.get(name) is not None]
-    if len(given) != 1:
-        got = " and ".join(given) or "neither"
-        raise RequestError(text, f"or {tokens} must be given, and only one of them, got {got}")
-    if given == [tokens]:
-        check_token_ids(tokens, call[tokens], limits)
-        return
-    check_any_text(text, call[text], limits)
-    if not call[text]:
-        raise RequestError(text, "must not be empty")
-
-
-def _check_shared(call: Mapping[str, Any], limits: Limits) -> None:
-    if call.get("lora_path") is not None:
-        check_name("lora_path", call["lora_path"], limits)
+    given = only_one_of(call, (text, tokens))
+    check = check_token_ids if given == tokens else check_some_text
+    check(given, call[given], limits)

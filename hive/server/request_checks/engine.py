@@ -14,8 +14,9 @@ from hive.server.request_checks.batches import (
     check_rid,
     check_segments,
     count_prompts,
+    only_one_of,
 )
-from hive.server.request_checks.fields import as_object, check_few_token_ids
+from hive.server.request_checks.fields import check_few_token_ids
 from hive.server.request_checks.limits import Limits
 from hive.server.request_checks.media import check_media
 from hive.server.request_checks.parameters import (
@@ -24,7 +25,7 @@ from hive.server.request_checks.parameters import (
     PER_PROMPT_FIELDS,
     SAMPLING_PARAMS,
 )
-from hive.server.request_tag import RequestError, shown, shown_key
+from hive.server.request_tag import RequestError, as_object, shown, shown_key
 
 
 def check_generate(body: Any, limits: Limits) -> None:
@@ -161,13 +162,7 @@ def _check_media(fields: Mapping[str, Any], limits: Limits) -> None:
 
 
 def _count_engine_prompts(fields: Mapping[str, Any], limits: Limits) -> tuple[int, bool]:
-    given = [name for name in _PROMPTS if fields.get(name) is not None]
-    if len(given) != 1:
-        got = " and ".join(given) or "none of them"
-        raise RequestError(
-            " or ".join(given) or "text or input_ids", f"must be given, and only one of them, got {got}"
-        )
-    name = given[0]
+    name = only_one_of(fields, _PROMPTS)
     if fields[name] == "" and any(fields.get(media) for media in _MEDIA):
         return 1, False
     if name == "input_embeds":

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from hive.server.kv_segments.request import KV_FIELD, SEGMENTS_FIELD, spans_request
 from hive.server.request_checks.limits import INT32_MAX, INT64_MAX, Check, Limits
-from hive.server.request_tag import RequestError, RequestTag, shown, shown_key
-
-
-def as_object(field: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise RequestError(field, f"must be an object, got {shown(value)}")
-    return value
+from hive.server.request_tag import RequestError, RequestTag, as_object, shown, shown_key
 
 
 def integer(low: int, high: int | Callable[[Limits], int]) -> Check:
@@ -66,6 +60,12 @@ def check_text(field: str, value: Any, limits: Limits) -> None:
 def check_any_text(field: str, value: Any, limits: Limits) -> None:
     if not isinstance(value, str):
         raise RequestError(field, f"must be a string, got {shown(value)}")
+
+
+def check_some_text(field: str, value: Any, limits: Limits) -> None:
+    check_any_text(field, value, limits)
+    if not value:
+        raise RequestError(field, "must not be empty")
 
 
 def check_hidden_states(field: str, value: Any, limits: Limits) -> None:

@@ -15,10 +15,10 @@ from hive.server.request_checks.batches import (
     check_segments,
     count_prompts,
 )
-from hive.server.request_checks.fields import as_object, check_any_text, check_token_ids
+from hive.server.request_checks.fields import check_any_text, check_token_ids
 from hive.server.request_checks.limits import Limits
 from hive.server.request_checks.parameters import CHAT_FIELDS, COMPLETION_FIELDS, ROUTING_PER_PROMPT
-from hive.server.request_tag import RequestError, shown, shown_key
+from hive.server.request_tag import RequestError, as_object, check_known, shown
 
 
 def check_completion(body: Any, limits: Limits) -> None:
@@ -67,9 +67,7 @@ def check_render(body: Any, limits: Limits) -> None:
         RequestError: with the invalid field and its rule.
     """
     fields = as_object("body", body)
-    for name in fields:
-        if name not in ("messages", "prefix_ids"):
-            raise RequestError(shown_key(name), "is unknown, the fields are messages, prefix_ids")
+    check_known(fields, ("messages", "prefix_ids"))
     check_dialogue(fields, limits)
 
 
@@ -80,9 +78,7 @@ def check_dialogue(fields: Mapping[str, Any], limits: Limits) -> None:
         RequestError: with the invalid field and its rule.
     """
     for field, message in _messages(fields):
-        for name in as_object(field, message):
-            if name not in ("role", "content"):
-                raise RequestError(f"{field}.{shown_key(name)}", "is unknown, the fields are role, content")
+        check_known(as_object(field, message), ("role", "content"), f"{field}.")
         role = message.get("role")
         if role not in _ROLES:
             raise RequestError(

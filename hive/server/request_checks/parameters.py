@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from hive.server.request_checks.fields import (
-    as_object,
     check_any_text,
     check_custom_params,
     check_flag,
@@ -26,7 +25,7 @@ from hive.server.request_checks.patterns import (
     check_stop,
     check_stop_regex,
 )
-from hive.server.request_tag import RequestError, shown_key
+from hive.server.request_tag import RequestError, as_object, shown_key
 
 
 def _session_params(field: str, value: Any, limits: Limits) -> None:

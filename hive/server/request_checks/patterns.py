@@ -9,9 +9,8 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from hive.server.request_checks.fields import as_object
 from hive.server.request_checks.limits import Limits
-from hive.server.request_tag import RequestError, shown
+from hive.server.request_tag import RequestError, as_object, shown
 
 
 def check_stop(field: str, value: Any, limits: Limits) -> None:

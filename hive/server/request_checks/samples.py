@@ -6,19 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from hive.server.request_checks.batches import check_no_probe, check_segments
+from hive.server.request_checks.batches import check_all, check_no_probe, check_segments, only_one_of
 from hive.server.request_checks.engine import check_sampling_params
-from hive.server.request_checks.fields import (
-    as_object,
-    check_any_text,
-    check_flag,
-    check_name,
-    check_token_ids,
-)
+from hive.server.request_checks.fields import check_flag, check_name, check_some_text, check_token_ids
 from hive.server.request_checks.limits import Limits
 from hive.server.request_checks.openai import check_dialogue
 from hive.server.request_checks.parameters import SAMPLING_PARAMS
-from hive.server.request_tag import RequestError, RequestTag, shown, shown_key
+from hive.server.request_tag import RequestError, RequestTag, as_object, check_known, shown
 
 MAX_SAMPLES = 256
 """Maximum samples in one request."""
@@ -39,7 +33,7 @@ def check_samples(body: Any, limits: Limits) -> None:
     if "calls" not in fields:
         _check_call(fields, limits, taken)
         return
-    _check_known("", fields, ("calls",))
+    check_known(fields, ("calls",))
     calls = fields["calls"]
     if not isinstance(calls, list) or not 1 <= len(calls) <= MAX_SAMPLES:
         raise RequestError("calls", f"must be a list of 1 to {MAX_SAMPLES} calls, got {shown(calls)}")
@@ -76,7 +70,7 @@ def ids_of(body: Mapping[str, Any]) -> list[str]:
 
 def _check_call(fields: Mapping[str, Any], limits: Limits, taken: set[str]) -> None:
     """Check a prompt and its samples. ``taken`` are the ids of samples before these, and gets theirs."""
-    _check_known("", fields, _FIELDS)
+    check_known(fields, _FIELDS)
     _check_prompt(fields, limits)
     params = fields.get("sampling_params")
     if params is not None:
@@ -85,29 +79,19 @@ def _check_call(fields: Mapping[str, Any], limits: Limits, taken: set[str]) -> N
             raise RequestError("sampling_params.n", "must be 1: send a sample for each answer")
         ids = fields.get("input_ids")
         check_segments("sampling_params.custom_params", params.get("custom_params"), ids, None)
-    if fields.get("lora_path") is not None:
-        check_name("lora_path", fields["lora_path"], limits)
-    if fields.get("stream") is not None:
-        check_flag("stream", fields["stream"], limits)
+    check_all(fields, {"lora_path": check_name, "stream": check_flag}, limits)
     _check_each(fields.get("samples"), limits, taken)
 
 
 def _check_prompt(fields: Mapping[str, Any], limits: Limits) -> None:
-    given = [name for name in PROMPTS if fields.get(name) is not None]
-    if len(given) != 1:
-        got = " and ".join(given) or "none of them"
-        raise RequestError(" or ".join(PROMPTS), f"must be given, and only one of them, got {got}")
-    if given == ["messages"]:
+    given = only_one_of(fields, PROMPTS)
+    if given == "messages":
         check_dialogue(fields, limits)
         return
     if fields.get("prefix_ids"):
         raise RequestError("prefix_ids", "must only be given with messages")
-    if given == ["input_ids"]:
-        check_token_ids("input_ids", fields["input_ids"], limits)
-        return
-    check_any_text("text", fields["text"], limits)
-    if not fields["text"]:
-        raise RequestError("text", "must not be empty")
+    check = check_token_ids if given == "input_ids" else check_some_text
+    check(given, fields[given], limits)
 
 
 def _check_each(samples: Any, limits: Limits, taken: set[str]) -> None:
@@ -115,7 +99,7 @@ def _check_each(samples: Any, limits: Limits, taken: set[str]) -> None:
         raise RequestError("samples", f"must be a list of 1 to {MAX_SAMPLES} samples, got {shown(samples)}")
     for at, sample in enumerate(samples):
         name = f"samples[{at}]"
-        _check_known(f"{name}.", as_object(name, sample), _OF_A_SAMPLE)
+        check_known(as_object(name, sample), _OF_A_SAMPLE, f"{name}.")
         rid = sample.get("rid")
         if rid is not None:
             check_name(f"{name}.rid", rid, limits)
@@ -127,9 +111,3 @@ def _check_each(samples: Any, limits: Limits, taken: set[str]) -> None:
             SAMPLING_PARAMS["sampling_seed"](f"{name}.sampling_seed", sample["sampling_seed"], limits)
         if sample.get("hive") is not None:
             RequestTag.parse(sample["hive"], f"{name}.hive")
-
-
-def _check_known(prefix: str, fields: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    for name in fields:
-        if name not in known:
-            raise RequestError(f"{prefix}{shown_key(name)}", f"is unknown, the fields are {', '.join(known)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from hive_frontend.wire import derive_seed
@@ -18,6 +17,7 @@ from hive.server.logits_cache.packing import pack
 from hive.server.logits_cache.replay import Stop, Verdict
 from hive.server.logits_cache.sampling import SamplingRule, draw_live, uniform
 from hive.server.logits_cache.trie import Node
+from tests.hive.logits_cache.truth import whole_head
 
 VOCABULARY = 12
 EOS = 0
@@ -37,7 +37,7 @@ class ToyModel:
         return (rng.normal(size=VOCABULARY) * 2).astype(np.float32)
 
     def head(self, row: NDArray[np.float32], temperature: float) -> Head:
-        whole = Head.from_row(row, temperature)
+        whole = whole_head(row, temperature)
         picked = np.argsort(-row, kind="stable")[: self.head_size]
         return Head.select(picked.astype(np.int64), row[picked], whole.support, whole.normalisers)
 
@@ -239,66 +239,3 @@ def test_a_hotspot_replay_keeps_no_token_that_its_rule_forbids() -> None:
 
     cache.run(replay, request, greedy, take, limit=100)
     assert greedy
-
-
-def _damage(node: Node, bit: int) -> None:
-    at, shift = divmod(bit % (8 * len(node.row)), 8)
-    node.row = node.row[:at] + bytes([node.row[at] ^ (1 << shift)]) + node.row[at + 1 :]
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.integers(0, 11),
-    st.integers(0, 10**6),
-    st.sampled_from(["stepwise", "hotspot", "distinct"]),
-    st.booleans(),
-)
-def test_a_row_whose_bytes_changed_is_dropped_and_computed_again(
-    index: int, bit: int, policy: Literal["stepwise", "hotspot", "distinct"], warm: bool
-) -> None:
-    rule, prompt = SamplingRule.of(1.0, ALL, 1.0, 0.0), [4, index]
-    model, cache = ToyModel(12), LogitsCache(10**6)
-    output, _ = serve(model, cache, prompt, rule, 3, 12)
-    if warm:
-        assert serve(model, cache, prompt, rule, 3, 12) == (output, len(output))
-    index %= len(output)
-    node = cache.trie.find(CachedRequest("m", rule, 3, prompt).state(output[:index]))
-    assert node is not None
-    _damage(node, bit)
-    request = CachedRequest("m", rule, 3, prompt, policy=policy)
-    replay, taken = cache.begin(request), list[int]()
-
-    def take(token: int, _node: Node) -> Verdict:
-        taken.append(token)
-        return Verdict.CONTINUES if len(taken) < len(output) else Verdict.FINISHED
-
-    while replay.stop is None:
-        cache.run(replay, request, taken, take, limit=3)
-    cache.concluded(replay)
-    cache.depart(request, taken, ended=False, replayed=len(taken))
-    if replay.stop is Stop.CORRUPT:
-        assert taken == output[:index]
-    if policy == "stepwise":
-        assert replay.stop is Stop.CORRUPT
-        assert cache.summary()["rows_corrupt"] == 1
-        assert cache.summary()["stops"]["corrupt"] == 1
-        passes = model.passes
-        assert serve(model, cache, prompt, rule, 3, 12) == (output, index)
-        assert model.passes - passes == len(output) - index
-        assert serve(model, cache, prompt, rule, 3, 12) == (output, len(output))
-    cache.check_integrity()
-
-
-def test_a_changed_row_that_is_recorded_again_is_replaced() -> None:
-    rule, model, cache = SamplingRule.of(1.0, ALL, 1.0, 0.0), ToyModel(12), LogitsCache(10**6)
-    output, _ = serve(model, cache, [5], rule, 3, 6)
-    node = cache.trie.find(CachedRequest("m", rule, 3, [5]).state([]))
-    assert node is not None
-    # The header says that it has fewer tokens than the new one, so both are looked at.
-    node.row = node.row[:4] + bytes(4) + node.row[8:]
-    request = CachedRequest("m", rule, 3, [5])
-    cache.begin(request)
-    cache.record(request, output[:1], pack(model.head(model.row([5]), 1.0)))
-    assert cache.trie.corrupt_rows == 1
-    assert node.head.support == 12
-    cache.check_integrity()

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from hive.server.logits_cache.device_sampling import CHUNK, draw_rows, uniform_rows
 from hive.server.logits_cache.head import Head
-from hive.server.logits_cache.sampling import SamplingRule, draw_live, draw_row, probability, uniform
+from hive.server.logits_cache.sampling import SamplingRule, draw_live, probability, uniform
+from tests.hive.logits_cache.truth import draw_row, whole_head
 
 ALL = 1 << 30
 
@@ -56,7 +57,7 @@ def test_tokens_are_those_of_the_scalar_sampler(
     )
     for i, rule in enumerate(batch):
         u = uniform(int(seeds[i]), i)
-        whole = Head.from_row(rows[i], rule.temperature)
+        whole = whole_head(rows[i], rule.temperature)
         cut = Head.select(whole.ids[:8], whole.logits[:8], whole.support, whole.normalisers)
         if not (rule.greedy and len(cut.ids) == 0):
             token = int(drawn.tokens[i])
@@ -87,7 +88,7 @@ def test_what_is_used_up_is_left_out(rule: SamplingRule, seed: int, used: set[in
         head_size=8,
         remaining=torch.tensor(remaining),
     )
-    whole = Head.from_row(row, rule.temperature)
+    whole = whole_head(row, rule.temperature)
     head = Head.select(whole.ids[:8], whole.logits[:8], whole.support, whole.normalisers)
     factors = dict.fromkeys(used, 0.0)
     left = [token for token in range(50) if token not in used and probability(head, lambda: row, rule, token)]

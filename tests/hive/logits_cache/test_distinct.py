@@ -29,7 +29,7 @@ from hive.server.logits_cache.distinct_trees import DistinctTrees
 from hive.server.logits_cache.head import Head
 from hive.server.logits_cache.residual import Drawn
 from hive.server.logits_cache.sampling import SamplingRule, draw, uniform
-from tests.hive.logits_cache.truth import expected
+from tests.hive.logits_cache.truth import expected, whole_head
 
 ALL = 1 << 30
 PLAIN = SamplingRule.of(1.0, ALL, 1.0, 0.0)
@@ -57,7 +57,7 @@ class ToyModel:
         """The first ``size`` tokens of the row behind an output, with the normaliser."""
         key = (output[-1] if output else -1, size)
         if key not in self.heads:
-            whole = Head.from_row(self.row(output), self.rule.temperature)
+            whole = whole_head(self.row(output), self.rule.temperature)
             sums = {t: total * (1.0 + self.error) for t, total in whole.normalisers.items()}
             self.heads[key] = Head(whole.ids[:size], whole.logits[:size], whole.support, sums)
         return self.heads[key]
@@ -490,7 +490,7 @@ def test_rows_that_changed_in_the_meantime_mark_the_repetition_and_use_up_the_st
         assert (set(constraint.tokens), constraint.only) == ({1, 2}, False)
         sample.advance(1, 0.5)
     else:
-        head = Head.from_row(np.array([-np.inf, 0.0, 0.0], dtype=np.float32), 1.0)
+        head = whole_head(np.array([-np.inf, 0.0, 0.0], dtype=np.float32), 1.0)
         assert sample.draw(head, 0.7) is None
         assert sample.choice is Choice.BRANCH, "and leaves nothing out"
         drawn = sample.draw(head, 0.7)

@@ -16,11 +16,10 @@ from hive.server.logits_cache.sampling import (
     SamplingRule,
     draw,
     draw_live,
-    draw_row,
     probability,
     uniform,
 )
-from tests.hive.logits_cache.truth import expected
+from tests.hive.logits_cache.truth import draw_row, expected, whole_head
 
 ALL = 1 << 30
 RULES = {
@@ -49,7 +48,7 @@ def chi_square_fails(draws: NDArray[np.int64], probabilities: NDArray[np.float64
 def sample(
     row: NDArray[np.float32], rule: SamplingRule, count: int, u: Callable[[int, int], float]
 ) -> NDArray[np.int64]:
-    head = Head.from_row(row, rule.temperature)
+    head = whole_head(row, rule.temperature)
     return np.array([draw(head, rule, u(seed, 7)) for seed in range(count)])
 
 
@@ -68,7 +67,7 @@ def test_the_chi_square_test_catches_a_biased_sampler() -> None:
 
 def test_positions_of_one_seed_are_independent_draws() -> None:
     row = np.random.default_rng(2).normal(size=24).astype(np.float32)
-    head = Head.from_row(row, 1.0)
+    head = whole_head(row, 1.0)
     draws = np.array([draw(head, RULES["plain"], uniform(42, position)) for position in range(100_000)])
     assert not chi_square_fails(draws, expected(row, RULES["plain"]))
 
@@ -109,9 +108,9 @@ def test_a_head_decides_as_the_whole_row_does_or_not_at_all(
     values: list[float], rule: SamplingRule, size: int, u: float, recorded_at: float
 ) -> None:
     row = np.array(values, dtype=np.float32)
-    whole = Head.from_row(row, rule.temperature)
+    whole = whole_head(row, rule.temperature)
     truth = draw(whole, rule, u)
-    recorded = Head.from_row(row, recorded_at)
+    recorded = whole_head(row, recorded_at)
     picked = np.argsort(-row, kind="stable")[:size]
     head = Head.select(picked.astype(np.int64), row[picked], recorded.support, recorded.normalisers)
     for cut in (head, head.trimmed(0.001)):
@@ -123,7 +122,7 @@ def test_the_live_sampler_always_answers_within_the_support(values: list[float],
     row = np.array(values, dtype=np.float32)
     rule = RULES["plain"]
     picked = np.argsort(-row, kind="stable")[:3]
-    whole = Head.from_row(row, 1.0)
+    whole = whole_head(row, 1.0)
     head = Head.select(picked.astype(np.int64), row[picked], whole.support, whole.normalisers)
     token = draw_live(head, lambda: row, rule, uniform(seed, 0))
     assert row[token] > -np.inf
@@ -136,28 +135,23 @@ def test_draws_beyond_the_head_follow_the_distribution(name: str) -> None:
     rule = RULES[name]
     draws = np.array([draw_row(row, rule, uniform(seed, 7), 3) for seed in range(30_000)])
     assert not chi_square_fails(draws, expected(row, rule))
-    whole = Head.from_row(row, rule.temperature)
+    whole = whole_head(row, rule.temperature)
     shares = [probability(whole, lambda: row, rule, token) for token in range(24)]
     assert np.allclose(shares, expected(row, rule))
 
 
 def test_a_head_recorded_at_a_very_cold_temperature_serves_warmer_ones_soundly() -> None:
     row = -np.arange(40, dtype=np.float32)
-    head = Head.from_row(row, 0.01)
+    head = whole_head(row, 0.01)
     cut = Head(head.ids[:20], head.logits[:20], head.support, head.normalisers)
     for u in np.linspace(0, 0.999, 50):
         rule = SamplingRule.of(1.0, ALL, 1.0, 0.0)
-        assert draw(cut, rule, u) in (draw(Head.from_row(row, 1.0), rule, u), None)
+        assert draw(cut, rule, u) in (draw(whole_head(row, 1.0), rule, u), None)
     assert draw(cut, SamplingRule.of(1.0, ALL, 1.0, 0.0), 0.5) == 0
 
 
 def test_ties_are_ordered_by_token_id_and_cut_ties_are_dropped() -> None:
     row = np.array([1.0, 3.0, 2.0, 3.0, 2.0], dtype=np.float32)
-    assert Head.from_row(row, 1.0).ids.tolist() == [1, 3, 2, 4, 0]
+    assert whole_head(row, 1.0).ids.tolist() == [1, 3, 2, 4, 0]
     head = Head.select(np.array([1, 3, 4]), row[[1, 3, 4]], 5, {1.0: 1.0})
     assert head.ids.tolist() == [1, 3], "token 2 ties with 4 and was not picked: neither can be kept"
-
-
-def test_a_row_without_any_allowed_token_is_an_error() -> None:
-    with pytest.raises(ValueError, match="every token is forbidden"):
-        Head.from_row(np.full(8, -np.inf, dtype=np.float32), 1.0)

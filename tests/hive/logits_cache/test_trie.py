@@ -7,7 +7,6 @@ import random
 import tracemalloc
 
 import numpy as np
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -155,11 +154,6 @@ def test_the_budget_holds_through_a_hundred_thousand_requests() -> None:
     assert peak > 0.99 * capacity
     assert trie.evicted_nodes > 100_000
     trie.check_integrity()
-
-
-def test_a_budget_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="capacity_bytes"):
-        LogitsTrie(0)
 
 
 class TrieMachine(RuleBasedStateMachine):

@@ -5,7 +5,22 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hive.server.logits_cache.sampling import SamplingRule
+from hive.server.logits_cache.head import Head
+from hive.server.logits_cache.sampling import SamplingRule, draw_live
+
+
+def whole_head(row: NDArray[np.float32], temperature: float) -> Head:
+    """The head of all finite entries of a row (float32, ``[vocabulary]``)."""
+    (ids,) = np.nonzero(row > -np.inf)
+    weights = np.exp((row[ids].astype(np.float64) - float(row.max())) / temperature)
+    return Head.select(ids, row[ids], len(ids), {temperature: float(weights.sum())})
+
+
+def draw_row(row: NDArray[np.float32], rule: SamplingRule, u: float, head_size: int) -> int:
+    """The token that the live sampler draws from a row with ``u``, if heads have ``head_size`` tokens."""
+    whole = whole_head(row, rule.temperature)
+    head = Head.select(whole.ids[:head_size], whole.logits[:head_size], whole.support, whole.normalisers)
+    return draw_live(head, lambda: row, rule, u)
 
 
 def expected(row: NDArray[np.float32], rule: SamplingRule) -> NDArray[np.float64]:

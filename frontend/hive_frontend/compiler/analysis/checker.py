@@ -14,6 +14,7 @@ from hive_frontend.compiler.analysis.syntax import (
     awaits,
     awaits_per_iteration,
     blocks_of,
+    defaults_of,
     has_await,
     own_nodes,
 )
@@ -159,7 +160,7 @@ class _Checker:
             match node:
                 case ast.Await() if awaited:
                     self._check_await(node)
-                case ast.Lambda() if has_await(*_lambda_defaults(node)):
+                case ast.Lambda() if has_await(*defaults_of(node.args)):
                     self._report(node, "an await in the default of a lambda", _FIRST)
                 case ast.Call(func=ast.Name(id=function)) if (
                     function in _NEEDS_FRAME
@@ -220,7 +221,3 @@ class _Checker:
                     "use 1 to 64 letters, digits and the characters _ . -; the names start, return and fail are "
                     "reserved",
                 )
-
-
-def _lambda_defaults(node: ast.Lambda) -> list[ast.expr]:
-    return [*node.args.defaults, *(default for default in node.args.kw_defaults if default is not None)]

@@ -11,7 +11,8 @@ from typing import Any
 
 from hive_frontend.compiler.running.support import is_foreign
 
-AWAITED = frozenset({"gen", "prefill", "decode", "gather", "tool", "choose"})
+MODEL_CALLS = frozenset({"gen", "prefill", "decode"})
+AWAITED = MODEL_CALLS | {"gather", "tool", "choose"}
 """Names of Hive's functions whose results have no effect until they are awaited."""
 _PACKAGE = __name__.partition(".")[0]
 

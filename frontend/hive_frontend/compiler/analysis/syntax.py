@@ -14,6 +14,15 @@ Loop = (ast.For, ast.While)
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
+class OwnTransformer(ast.NodeTransformer):
+    """Leaves nested functions and classes as they are."""
+
+    def _skip(self, node: ast.AST) -> ast.AST:
+        return node
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _skip
+
+
 class Suspend(ast.stmt):
     """An `await` or `yield` as a statement of its own: suspend with `value`, then assign the answer to the targets.
 
@@ -51,16 +60,17 @@ def own_nodes(*roots: ast.AST) -> Iterator[ast.AST]:
 def _own_children(node: ast.AST) -> Iterable[ast.AST]:
     match node:
         case ast.Lambda(args=arguments):
-            return _defaults(arguments)
+            return defaults_of(arguments)
         case ast.FunctionDef(args=arguments) | ast.AsyncFunctionDef(args=arguments):
-            return [*node.decorator_list, *_defaults(arguments)]
+            return [*node.decorator_list, *defaults_of(arguments)]
         case ast.ClassDef():
             return [*node.decorator_list, *node.bases, *node.keywords]
         case _:
             return ast.iter_child_nodes(node)
 
 
-def _defaults(arguments: ast.arguments) -> list[ast.expr]:
+def defaults_of(arguments: ast.arguments) -> list[ast.expr]:
+    """Return the expressions of the defaults, which run where the function is defined."""
     return [*arguments.defaults, *(default for default in arguments.kw_defaults if default is not None)]
 
 

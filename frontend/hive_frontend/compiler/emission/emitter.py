@@ -267,12 +267,15 @@ class Emitter:
         perhaps = sorted(live & self._liveness.maybe_unbound)
         keys: list[ast.expr | None] = [ast.Constant(name) for name in surely]
         values: list[ast.expr] = [
-            call(hidden.SAVED, load(name)) if name in self._exceptions else self._carried(name)
+            call(hidden.SAVED, load(name))
+            if name in self._exceptions
+            else load(hidden.CELL + name if name in self._cells else name)
             for name in surely
         ]
         if perhaps:
             keys.append(None)
-            values.append(_bound_variables(perhaps))
+            # `<bound>(locals(), ("x", ...))` gives the variables that have a value.
+            values.append(call(hidden.BOUND, call(hidden.LOCALS), _texts(perhaps)))
         if done_with := sorted(self._held - live):
             keys.append(None)
             values.append(call(hidden.HOLD, load(hidden.HELD), call(hidden.LOCALS), _texts(done_with)))
@@ -282,9 +285,6 @@ class Emitter:
         if self._guarded:
             suspended = ast.NamedExpr(store(hidden.LEFT), suspended)
         return at(node, ast.Return(suspended))
-
-    def _carried(self, name: str) -> ast.expr:
-        return load(hidden.CELL + name if name in self._cells else name)
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -322,11 +322,6 @@ def _unbind(name: str) -> ast.stmt:
     """Emit `if x is <unbound>: del x`, so that reading x raises the same error as in the original function."""
     test = ast.Compare(load(name), [ast.Is()], [load(hidden.UNBOUND)])
     return ast.If(test, [ast.Delete([ast.Name(name, ast.Del())])], [])
-
-
-def _bound_variables(names: list[str]) -> ast.expr:
-    """Emit `<bound>(locals(), ("x", ...))`, which gives the variables that have a value."""
-    return call(hidden.BOUND, call(hidden.LOCALS), _texts(names))
 
 
 def _texts(names: list[str]) -> ast.expr:

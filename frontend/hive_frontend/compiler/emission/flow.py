@@ -7,24 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from types import FunctionType
+from typing import cast
 
-from hive_frontend.compiler.analysis.names import Names, is_own_operation
+from hive_frontend.compiler.analysis.names import AWAITED, MODEL_CALLS, Names, is_own_operation
 from hive_frontend.compiler.analysis.source import Source
 from hive_frontend.compiler.analysis.syntax import Nested, Suspend
 from hive_frontend.compiler.emission.emitter import Segment
 from hive_frontend.compiler.flow_graph import RETURN, START, FlowEdge, FlowGraph, FlowNode, NodeKind
 from hive_frontend.compiler.lowering.joins import Join
 
-_OPERATIONS: dict[str, NodeKind] = {
-    "gen": "gen",
-    "prefill": "prefill",
-    "decode": "decode",
-    "gather": "gather",
-    "tool": "tool",
-    "choose": "choose",
-}
 _HANDLES: dict[str, NodeKind] = {"next": "next", "resume": "resume", "delete": "delete"}
-_MODEL_CALLS = frozenset({"gen", "prefill", "decode"})
 
 
 @dataclass(frozen=True)
@@ -135,7 +127,7 @@ def _kind(written: ast.AST, names: Names) -> NodeKind:
     if isinstance(written, ast.Await) and isinstance(written.value, ast.Call):
         function = written.value.func
         if (operation := _operation(function, names)) is not None:
-            return _OPERATIONS.get(operation, "call")
+            return cast(NodeKind, operation) if operation in AWAITED else "call"
         if isinstance(function, ast.Attribute) and names.resolve(function) is None:
             return _HANDLES.get(function.attr, "call")
     return "call"
@@ -172,14 +164,14 @@ def _parts(call: ast.Call, names: Names) -> list[ast.Call]:
     """Return the model calls of one suspension point: the call itself, or the parts of a gather. Awaits inside its
     arguments do not count; they have states of their own."""
     if _operation(call.func, names) != "gather":
-        return [call] if _operation(call.func, names) in _MODEL_CALLS else []
+        return [call] if _operation(call.func, names) in MODEL_CALLS else []
     found: list[ast.Call] = []
     todo: list[ast.AST] = [*call.args]
     while todo:
         node = todo.pop()
         if isinstance(node, ast.Await):
             continue
-        if isinstance(node, ast.Call) and _operation(node.func, names) in _MODEL_CALLS:
+        if isinstance(node, ast.Call) and _operation(node.func, names) in MODEL_CALLS:
             found.append(node)
         todo += ast.iter_child_nodes(node)
     return found

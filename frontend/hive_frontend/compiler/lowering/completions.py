@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import TypeVar
 
-from hive_frontend.compiler.analysis.syntax import at, call, load, store
+from hive_frontend.compiler.analysis.syntax import OwnTransformer, at, call, load, store
 from hive_frontend.compiler.running import hidden
 
 Jump = ast.Return | ast.Break | ast.Continue
@@ -37,7 +37,7 @@ def dispatch(origin: ast.AST, done: str, jumps: list[type[Jump]]) -> list[ast.st
     return [at(origin, statement) for statement in statements]
 
 
-class _Recorder(ast.NodeTransformer):
+class _Recorder(OwnTransformer):
     def __init__(self, done: str) -> None:
         self._done = done
         self._loops = 0
@@ -72,8 +72,3 @@ class _Recorder(ast.NodeTransformer):
         return node
 
     visit_For = visit_While = _loop
-
-    def _skip(self, node: ast.AST) -> ast.AST:
-        return node
-
-    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _skip

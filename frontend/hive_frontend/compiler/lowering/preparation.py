@@ -10,7 +10,7 @@ import ast
 import copy
 from collections.abc import Iterable, Set
 
-from hive_frontend.compiler.analysis.syntax import at, call, load
+from hive_frontend.compiler.analysis.syntax import OwnTransformer, at, call, load
 from hive_frontend.compiler.running.hidden import RETURN
 
 
@@ -27,7 +27,7 @@ def _transform(transformer: ast.NodeTransformer, body: Iterable[ast.stmt]) -> li
     return [transformer.visit(statement) for statement in body]
 
 
-class _Explicit(ast.NodeTransformer):
+class _Explicit(OwnTransformer):
     def __init__(self, first_parameter: str | None) -> None:
         self._first = first_parameter
 
@@ -41,11 +41,6 @@ class _Explicit(ast.NodeTransformer):
             case ast.Call(func=ast.Name(id="super"), args=[], keywords=[]) if self._first is not None:
                 node.args = [at(node, load("__class__")), at(node, load(self._first))]
         return node
-
-    def _skip(self, node: ast.AST) -> ast.AST:
-        return node
-
-    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _skip
 
 
 class _Mangled(ast.NodeTransformer):
@@ -67,7 +62,7 @@ def without_annotations(body: Iterable[ast.stmt], variables: Set[str]) -> list[a
     return _transform(_Unannotated(variables), body)
 
 
-class _Unannotated(ast.NodeTransformer):
+class _Unannotated(OwnTransformer):
     def __init__(self, variables: Set[str]) -> None:
         self._variables = variables
 
@@ -77,11 +72,6 @@ class _Unannotated(ast.NodeTransformer):
         if node.value is None:
             return at(node, ast.Pass())
         return at(node, ast.Assign([node.target], node.value))
-
-    def _skip(self, node: ast.AST) -> ast.AST:
-        return node
-
-    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _skip
 
 
 def final_return(origin: ast.AST, value: ast.expr | None) -> ast.Return:
