@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Any, cast
@@ -34,6 +35,17 @@ class RequestError(ValueError):
         super().__init__(f"{field} {rule}")
         self.field = field
         self.rule = rule
+
+
+@contextmanager
+def within_call(at: int, *, listed: bool = True) -> Iterator[None]:
+    """Name the fields of a :class:`RequestError` as those of call ``at`` of the body's list of calls, if it has one."""
+    try:
+        yield
+    except RequestError as error:
+        if not listed:
+            raise
+        raise RequestError(f"calls[{at}].{error.field}", error.rule) from None
 
 
 def shown(value: Any) -> str:

@@ -21,8 +21,7 @@ from fastapi.responses import StreamingResponse
 
 from hive.server.kv_segments.messages import Layout, Message, MessageRegistry
 from hive.server.kv_segments.request import Keep
-from hive.server.request_checks.choreography import within
-from hive.server.request_tag import RequestError, header_tag, shown
+from hive.server.request_tag import RequestError, header_tag, shown, within_call
 from sglang_patches.http.control import controller
 from sglang_patches.http.kv_calls import Call
 from sglang_patches.http.request_middleware import PARSED
@@ -107,12 +106,10 @@ class Choreography:
         new_ids = [call["id"] for call in calls if isinstance(call.get("id"), str)]
         planned: list[_Planned] = []
         for at, call in enumerate(calls):
-            try:
+            with within_call(at):
                 if new_ids.count(call.get("id")) > 1:
                     raise RequestError("id", f"must not be the id of another call, got {shown(call['id'])}")
                 planned.append(self._plan(call, tenant, decodes, new_ids))
-            except RequestError as error:
-                raise within(f"calls[{at}]", error) from None
         return planned
 
     def _plan(

@@ -11,7 +11,7 @@ import copy
 import inspect
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -19,8 +19,8 @@ from fastapi import APIRouter, Request, Response
 from hive_frontend.wire import TAG_KEY
 
 from hive.server.access import Access
-from hive.server.request_checks.samples import PROMPTS, calls_of, within
-from hive.server.request_tag import RequestError, header_tag, shown, tag_in
+from hive.server.request_checks.samples import PROMPTS, calls_of
+from hive.server.request_tag import RequestError, header_tag, shown, tag_in, within_call
 from sglang_patches.http.chat_template import render
 from sglang_patches.http.meta_info import annotate
 from sglang_patches.http.request_middleware import PARSED, error_body
@@ -40,7 +40,7 @@ def router(tokenizer_manager: Any, access: Access) -> APIRouter:
         listed = "calls" in body
         for at, call in enumerate(calls_of(body)):
             if call.get("messages") is not None:
-                with _named(at, listed):
+                with within_call(at, listed=listed):
                     rendered = render(request.app.state.openai_serving_chat, call["messages"], _prefix(call))
                 defaults = rendered["sampling_params"]
                 if defaults is None:
@@ -77,11 +77,6 @@ def router(tokenizer_manager: Any, access: Access) -> APIRouter:
 
 def _prefix(call: Mapping[str, Any]) -> Sequence[int]:
     return call.get("prefix_ids") or []
-
-
-def _named(at: int, listed: bool) -> AbstractContextManager[None]:
-    """Name the fields of errors as the body has them: those of a call in a list are fields of that call."""
-    return within(f"calls[{at}]") if listed else nullcontext()
 
 
 def with_defaults(params: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,14 +202,14 @@ class Samples:
         manager = self._manager
         manager.auto_create_handle_loop()
         for at, call in enumerate(self._calls):
-            with _named(at, self._listed):
+            with within_call(at, listed=self._listed):
                 await self._prepare(call)
         async with manager.is_pause_cond:
             await manager.is_pause_cond.wait_for(lambda: not manager.is_pause)
         async with manager.model_update_lock.reader_lock:
             tokenized = []
             for at, call in enumerate(self._calls):
-                with _named(at, self._listed), _rejected(call.prompt):
+                with within_call(at, listed=self._listed), _rejected(call.prompt):
                     tokenized.append(await manager._tokenize_one_request(call.states[0].obj))
             with _rejected("lora_path"):
                 await self._acquire_adapters()

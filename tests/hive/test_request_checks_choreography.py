@@ -22,8 +22,8 @@ from hive.server.request_checks import (
     check_prefill,
     check_request_object,
 )
-from hive.server.request_checks.choreography import MAX_CALLS, within
-from hive.server.request_tag import RequestError
+from hive.server.request_checks.choreography import MAX_CALLS
+from hive.server.request_tag import RequestError, within_call
 
 LIMITS = Limits(vocab_size=100, context_length=64, kv_segments=True)
 WITHOUT = replace(LIMITS, kv_segments=False)
@@ -187,7 +187,9 @@ def test_bad_decodes_are_refused_by_field(more: dict[str, Any], field: str) -> N
 
 
 def test_an_error_in_a_call_keeps_its_rule() -> None:
-    error = within("calls[3]", RequestError("id", "must be new"))
+    with pytest.raises(RequestError) as caught, within_call(3):
+        raise RequestError("id", "must be new")
+    error = caught.value
     assert (error.field, error.rule, str(error)) == ("calls[3].id", "must be new", "calls[3].id must be new")
 
 

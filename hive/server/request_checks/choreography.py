@@ -11,7 +11,7 @@ from hive.server.request_checks.batches import check_all, only_one_of
 from hive.server.request_checks.engine import check_sampling_params
 from hive.server.request_checks.fields import check_flag, check_name, check_some_text, check_token_ids
 from hive.server.request_checks.limits import Limits
-from hive.server.request_tag import RequestError, as_object, check_known, shown, shown_key
+from hive.server.request_tag import RequestError, as_object, check_known, shown, shown_key, within_call
 
 MAX_CALLS = 256
 """Maximum calls in one list of parallel calls."""
@@ -39,11 +39,6 @@ def check_decode(body: Any, limits: Limits) -> None:
     _check_calls(body, limits, "/hive/decode", _check_decode)
 
 
-def within(call: str, error: RequestError) -> RequestError:
-    """Return the error with its field qualified by the call in a list."""
-    return RequestError(f"{call}.{error.field}", error.rule)
-
-
 def _check_calls(
     body: Any, limits: Limits, route: str, check: Callable[[Mapping[str, Any], Limits], None]
 ) -> None:
@@ -62,12 +57,10 @@ def _check_calls(
     if not isinstance(calls, list) or not 1 <= len(calls) <= MAX_CALLS:
         raise RequestError("calls", f"must be a list of 1 to {MAX_CALLS} calls, got {shown(calls)}")
     for at, call in enumerate(calls):
-        try:
+        with within_call(at):
             check(as_object("call", call), limits)
             if call.get("stream"):
                 raise RequestError("stream", "must be set beside calls: a list is streamed as a whole")
-        except RequestError as error:
-            raise within(f"calls[{at}]", error) from None
 
 
 def _check_prefill(call: Mapping[str, Any], limits: Limits) -> None:

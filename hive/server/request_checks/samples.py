@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from hive.server.request_checks.batches import check_all, check_no_probe, check_segments, only_one_of
@@ -12,7 +11,7 @@ from hive.server.request_checks.fields import check_flag, check_name, check_some
 from hive.server.request_checks.limits import Limits
 from hive.server.request_checks.openai import check_dialogue
 from hive.server.request_checks.parameters import SAMPLING_PARAMS
-from hive.server.request_tag import RequestError, RequestTag, as_object, check_known, shown
+from hive.server.request_tag import RequestError, RequestTag, as_object, check_known, shown, within_call
 
 MAX_SAMPLES = 256
 """Maximum samples in one request."""
@@ -38,19 +37,10 @@ def check_samples(body: Any, limits: Limits) -> None:
     if not isinstance(calls, list) or not 1 <= len(calls) <= MAX_SAMPLES:
         raise RequestError("calls", f"must be a list of 1 to {MAX_SAMPLES} calls, got {shown(calls)}")
     for at, call in enumerate(calls):
-        with within(f"calls[{at}]"):
+        with within_call(at):
             _check_call(as_object("call", call), limits, taken)
     if sum(len(call["samples"]) for call in calls) > MAX_SAMPLES:
         raise RequestError("calls", f"must have at most {MAX_SAMPLES} samples together")
-
-
-@contextmanager
-def within(parent: str) -> Iterator[None]:
-    """Name the fields of a :class:`RequestError` as fields of ``parent``."""
-    try:
-        yield
-    except RequestError as error:
-        raise RequestError(f"{parent}.{error.field}", error.rule) from None
 
 
 def calls_of(body: Mapping[str, Any]) -> list[dict[str, Any]]:
