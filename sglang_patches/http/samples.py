@@ -54,6 +54,8 @@ def router(tokenizer_manager: Any, access: Access) -> APIRouter:
                 params = with_defaults(call.get("sampling_params") or {}, defaults)
                 call = {**call, "input_ids": ids, "sampling_params": params}
             calls.append(call)
+            # Other requests must not wait for the whole list.
+            await asyncio.sleep(0)
         samples = Samples(tokenizer_manager, calls, request, listed=listed)
         try:
             await samples.begin()

@@ -14,13 +14,18 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import xgrammar
+
+from hive.server.logits_cache.cache import LogitsCache
+from hive.server.logits_cache.head import Head
+from hive.server.logits_cache.packing import pack
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
 
-MAX_FORCED = 32
+MAX_FORCED = 8
 """Most tokens at the end of an answer that are not drawn; also bounds the look-ahead at each token."""
 
 
@@ -42,6 +47,19 @@ def finish_if_forced(req: Req, finish: Callable[[], None]) -> None:
             req.hive.forced = len(req.output_ids) - before
             return
     del req.output_ids[before:]
+
+
+def record_forced(cache: LogitsCache, req: Req) -> None:
+    """Record the rows of a request's forced tokens: the distributions that they would have been drawn from."""
+    output, attached = req.output_ids, req.hive
+    for length in range(len(output) - attached.forced, len(output)):
+        only = Head(
+            np.array(output[length : length + 1], np.int32),
+            np.zeros(1, np.float32),
+            support=1,
+            normalisers={attached.cached.rule.temperature: 1.0},
+        )
+        cache.record(attached.cached, output[: length + 1], pack(only))
 
 
 def _eligible(req: Req) -> bool:

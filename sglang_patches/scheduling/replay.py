@@ -21,6 +21,7 @@ from sglang_patches.requests.request_state import (
     is_aborted,
     is_penalised,
 )
+from sglang_patches.scheduling.forced_tokens import record_forced
 from sglang_patches.scheduling.state import SchedulerState
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ def finish(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
         return
     attached.finished = True
     if attached.cached is not None and state.cache is not None:
+        record_forced(state.cache, req)
         if attached.cached.sample is not None:
             state.drawing.remove(req)
         state.cache.depart(attached.cached, req.output_ids, ended=ended, replayed=attached.arrived_with)
@@ -153,8 +155,10 @@ def _run_slice(scheduler: Scheduler, req: Req) -> bool:
         cache.run(
             replay, attached.cached, req.output_ids, lambda token, node: _append(req, token, node), SLICE
         )
-    attached.arrived_with = replay.tokens + attached.forced
-    if new := attached.arrived_with - known:
+    # Only a replay that has just finished the request has some.
+    replay.tokens += attached.forced
+    attached.arrived_with = replay.tokens
+    if new := replay.tokens - known:
         _mark(req, new)
     if replay.stop is None and req.to_finish is None:
         if new and req.stream:

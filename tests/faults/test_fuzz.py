@@ -288,6 +288,8 @@ def test_hives_own_routes(target: Target) -> None:
     def fuzz(route: tuple[str, str], body: bytes, headers: list[tuple[bytes, bytes]], session: str) -> None:
         method, path = route
         escaped = "".join(f"%{byte:02x}" for byte in session.encode())
-        target.send(method, path.format(session=escaped), body if method == "POST" else b"", headers)
+        target.send(
+            method, path.format(session=escaped, rid=escaped), body if method == "POST" else b"", headers
+        )
 
     fuzz()

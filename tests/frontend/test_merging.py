@@ -436,6 +436,46 @@ async def test_streams_travel_together() -> None:
     assert heard == [["a0", "b0", "c"], ["a1", "b1", "c"]]
 
 
+async def test_a_listener_that_fails_ends_its_own_call_only() -> None:
+    def generate(request: Received) -> Answer:
+        async def lines() -> AsyncIterator[Any]:
+            for line in prompt_line(request):
+                yield line
+            for finish in (None, {"type": "stop", "matched": 2}):
+                for index in range(2):
+                    yield drawn(index, index, "ab"[: 1 if finish is None else 2]) | {
+                        "meta_info": {"finish_reason": finish}
+                    }
+
+        return 200, Lines(lines())
+
+    def broken(text: str) -> None:
+        raise BrokenPipeError("the terminal is gone")
+
+    async with hive_server(generate) as server:
+        client = HttpClient(server.url)
+        await client.register("judge", "s-1")
+        heard: list[str] = []
+        failed, answer = await all_of(client, [ask("q"), ask("r", sample=1)], broken, heard.append)
+        await server.until(3)
+        await client.aclose()
+    assert isinstance(failed, BrokenPipeError)
+    assert (answer.text, heard) == ("ab", ["a", "b"])
+    (request,) = server.asked("/hive/generate")
+    rid = request.body["calls"][0]["samples"][0]["rid"]
+    assert [each.path for each in server.received if each.method == "DELETE"] == [f"/hive/requests/{rid}"]
+
+
+async def test_an_overloaded_server_is_not_asked_for_each_call() -> None:
+    async with hive_server(lambda request: (503, b"busy")) as server:
+        client = HttpClient(server.url, attempts=2)
+        await client.register("judge", "s-1")
+        errors = await all_of(client, [ask("q"), ask("r", sample=1)])
+        await client.aclose()
+    assert [error.status for error in errors] == [503, 503]
+    assert len(server.asked("/hive/generate")) == 2
+
+
 async def test_a_stream_that_has_begun_is_not_begun_again() -> None:
     def generate(request: Received) -> Answer:
         async def lines() -> AsyncIterator[Any]:

@@ -79,6 +79,11 @@ def test_streams_and_requests_for_log_probabilities(exact: ReplayClient) -> None
     told = draw(exact, WORDS, 40, "stepwise", return_logprob=True)
     assert said(told) == said(drawn)
     assert len(told["meta_info"]["output_token_logprobs"]) == len(told["output_ids"])
+    # The rows of forced tokens are recorded like those of drawn ones, so log-probabilities can be replayed.
+    draw(exact, WORDS, 41, "stepwise")
+    told = draw(exact, WORDS, 41, "stepwise", return_logprob=True)
+    assert told["meta_info"]["hive"]["tokens_generated"] == 0
+    assert told["meta_info"]["output_token_logprobs"][-1][0] == 0.0
     params = {**WORDS, "sampling_seed": 40, "custom_params": {"hive": {"agent": "streamed"}}}
     body = {"text": PROMPT, "sampling_params": params, "samples": [{}], "stream": True}
     with exact.http.stream("POST", "/hive/generate", json=body) as answer:

@@ -26,16 +26,20 @@ def counted(*batches: tuple[str, int]) -> dict[str, float]:
     return steps.summary()
 
 
+def counts(**nonzero: float) -> dict[str, float]:
+    names = ("extends", "mixed", "decode_steps", "decoded_rows", "forced_tokens", "running_mean")
+    return {**dict.fromkeys(names, 0), **nonzero}
+
+
 def test_the_mean_is_that_of_decode_steps() -> None:
-    nothing = {"extends": 0, "mixed": 0, "decode_steps": 0, "decoded_rows": 0, "running_mean": 0.0}
-    assert counted() == nothing
+    assert counted() == counts()
     found = counted(("extend", 7), ("decode", 3), ("decode", 4), ("idle", 0))
-    assert found == {"extends": 1, "mixed": 0, "decode_steps": 2, "decoded_rows": 7, "running_mean": 3.5}
+    assert found == counts(extends=1, decode_steps=2, decoded_rows=7, running_mean=3.5)
 
 
 def test_a_step_that_new_requests_are_a_part_of_is_a_decode_step() -> None:
     found = counted(("mixed", 5), ("decode", 3))
-    assert found == {"extends": 0, "mixed": 1, "decode_steps": 2, "decoded_rows": 8, "running_mean": 4.0}
+    assert found == counts(mixed=1, decode_steps=2, decoded_rows=8, running_mean=4.0)
 
 
 def test_ranks_have_one_mean() -> None:

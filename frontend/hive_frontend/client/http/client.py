@@ -40,6 +40,8 @@ T = TypeVar("T")
 _RENDER_S = 10.0
 _REDRAW_OFFSET = 2**32
 """Sample numbers from here on, above those of programs, are used for redraws of invalid answers."""
+_OF_ONE_CALL = frozenset({400, 413, 422})
+"""Statuses with which a Hive server refuses a request because of one of its calls, or because of their number."""
 _log = logging.getLogger(__name__)
 
 
@@ -315,6 +317,8 @@ class HttpClient(Client):
             if error.status == 409 and any(call.request.prompt is None for call in calls):
                 self._is_hive = self._chat_only = True
                 return False
+            if error.status not in _OF_ONE_CALL:
+                raise
             self._retry_separately(calls, error)
         self._is_hive = self._has_hive_generate or self._is_hive
         return self._has_hive_generate

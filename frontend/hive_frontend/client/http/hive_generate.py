@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from hive_frontend.client.body_fields import grammar_fields, message_fields, sampling_fields
 from hive_frontend.client.http.answers import as_dict, read_generated
-from hive_frontend.client.http.merging import PendingCall, fail_started, next_attempt, waiting
+from hive_frontend.client.http.merging import PendingCall, fail_started, next_attempt, try_abort, waiting
 from hive_frontend.client.http.prompts import Prompt, PromptCache
 from hive_frontend.client.http.transport import Transport, is_transient_status, message_of
 from hive_frontend.client.json_text import Json
@@ -152,7 +153,7 @@ class _Drawing:
         """Process a line of the answer: about the prompt, or about one of the calls."""
         if "prompt" in line:
             rendered = line["prompt"]
-            self._shared[rendered["call"]].take(rendered)
+            self._shared[rendered.get("call", 0)].take(rendered)
             return
         index = line.get("index")
         if not isinstance(index, int) or not 0 <= index < len(self._sent):
@@ -169,6 +170,17 @@ class _Drawing:
             else:
                 self._transient_status = _status(line)
             return
+        try:
+            self._deliver(call, shared, line)
+        except Exception as error:
+            if len(self._sent) == 1:
+                raise
+            # The listener of one call must not end the others.
+            call.settle(error)
+            self._transport.connection().start(call.rid, asyncio.ensure_future(try_abort(self._abort(call))))
+
+    def _deliver(self, call: PendingCall, shared: _SharedPrompt, line: Json) -> None:
+        """Hand a piece of an answer, or all of it, to its call."""
         meta = as_dict(line.get("meta_info"))
         finish = meta.get("finish_reason")
         if call.text is not None:

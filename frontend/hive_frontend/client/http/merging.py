@@ -170,10 +170,11 @@ class Merger:
             # This closes the connection, which aborts all calls of the request at the server.
             task.cancel()
         elif call.abort is not None:
-            connection.start(call.rid, asyncio.ensure_future(_try_abort(call.abort(call))))
+            connection.start(call.rid, asyncio.ensure_future(try_abort(call.abort(call))))
 
 
-async def _try_abort(abort: Awaitable[None]) -> None:
+async def try_abort(abort: Awaitable[None]) -> None:
+    """Await an abort, which may fail: the call is over for the client in any case."""
     try:
         await abort
     except HiveError:
