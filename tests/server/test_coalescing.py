@@ -13,7 +13,8 @@ from tests.server.replay_client import Answer, Ask, ReplayClient
 pytestmark = pytest.mark.server
 
 SAMPLES = 8
-TOKENS = 12
+TOKENS = 40
+"""Long enough that requests of threads that a busy machine starts late still find the others running."""
 
 
 def asks(temperature: float, prompt: str) -> list[Ask]:
