@@ -1,9 +1,4 @@
-"""Hook on ``GrammarManager``: a request waits briefly for its new grammar, and the requests behind it share it.
-
-SGLang compiles a new grammar on another thread and looks in the next loop whether it is ready, in naps of half a
-millisecond.  A regex of a short answer is compiled in less.  Samples of one prompt come together: each of them would
-compile the grammar again, because only a request that leaves the queue puts it into SGLang's cache.
-"""
+"""Hook on ``GrammarManager``: the scheduler wakes up as soon as new grammars are compiled."""
 
 from __future__ import annotations
 
@@ -16,18 +11,15 @@ if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
 
 PATIENCE = 0.002
-"""Seconds that a request waits for its grammar: a large one must not hold up the scheduler."""
+"""Seconds that a batch waits for new grammars.  Those of short answers take less; for large ones, SGLang's own loop
+waits.
+"""
 
 
-def around_process_req_with_grammar(original: Callable[..., bool], self: GrammarManager, req: Req) -> bool:
-    """Store a grammar that is ready at once for the requests behind this one; return whether it was not cached."""
-    queued = original(self, req)
-    # Ranks that looked at different times would schedule different requests.
-    if not queued or self.grammar_sync_size > 1 or self.pp_size > 1:
-        return queued
-    *earlier, grammar = [one.grammar for one in self.grammar_queue]
-    if all(isinstance(one, Future) and one.done() for one in earlier):
-        wait([grammar], PATIENCE)
-        if grammar.done() and grammar.exception() is None:
-            self.grammar_backend.set_cache(req.grammar_key, grammar.result().copy())
-    return queued
+def around_get_ready_grammar_requests(original: Callable[..., list[Req]], self: GrammarManager) -> list[Req]:
+    """Wait for the grammars of the queue, then return the requests that have theirs.
+
+    SGLang looks whether they are compiled in naps of half a millisecond, which a short regex takes less than.
+    """
+    wait([req.grammar for req in self.grammar_queue if isinstance(req.grammar, Future)], PATIENCE)
+    return original(self)
