@@ -12,7 +12,6 @@ with short answers that took a tenth of the scheduler's time (py-spy, an H100). 
 
 from __future__ import annotations
 
-import dataclasses
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -89,7 +88,13 @@ class DecodeAdapters:
         wanted = AdapterSlots(padded, slots.ranks, slots.scalings)
         if wanted != self._written:
             self._written = None
-            write(dataclasses.replace(batch, batch_size=size), padded)
+            rows = batch.batch_size
+            # A copy of a batch takes as long as the rest.
+            batch.batch_size = size
+            try:
+                write(batch, padded)
+            finally:
+                batch.batch_size = rows
             self._written = wanted
             return
         self._backend.batch_info = self._backend.cuda_graph_batch_info
