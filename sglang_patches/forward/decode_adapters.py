@@ -1,11 +1,12 @@
 """Describes the LoRA adapters of a decode step to the device only when they change.
 
 SGLang does it at every step: some fifteen small tensors, each allocated in pinned memory and copied.  In searches
-with short answers that took a tenth of the scheduler's time (py-spy, an H100).  Two cases need none of it:
+with short answers that took a tenth of the scheduler's time (py-spy, an H100).  Hive does less:
 
 - The decode graphs read the adapters of their rows from one set of buffers.  If the rows have the adapters that the
   last step wrote there, nothing is written.  Adapters are written for as many rows as the step's graph has, so a step
   of 9 rows can follow one of 10.
+- What is written is computed with NumPy in pinned memory that is allocated once.
 - A short extend that will run as decode rows describes the adapter of each row then.  SGLang's description of the
   extend would never be read.
 """
@@ -15,10 +16,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
 
 if TYPE_CHECKING:
     from sglang.srt.lora.backend.chunked_backend import ChunkedSgmvLoRABackend
+    from sglang.srt.lora.utils import LoRABatchInfo
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
     from sglang.srt.model_executor.model_runner import ModelRunner
 
@@ -45,6 +51,7 @@ class DecodeAdapters:
         self._backend = backend
         self._rows = rows
         self._sizes = graph_sizes
+        self._buffers = GraphBuffers(backend.cuda_graph_batch_info)
         self._written: AdapterSlots | None = None
 
     @classmethod
@@ -69,33 +76,99 @@ class DecodeAdapters:
         self,
         batch: ForwardBatch,
         slots: AdapterSlots,
-        write: Callable[[ForwardBatch, list[int]], None],
+        write: Callable[[], None],
         *,
         use_cuda_graph: bool,
     ) -> None:
-        """Describe the adapters of a batch, if need be: ``write`` does it SGLang's way for the buffers of all rows.
+        """Describe the adapters of a batch, if need be; ``write`` does it SGLang's way.
 
-        ``use_cuda_graph``: whether the batch runs as a decode graph.
+        ``use_cuda_graph``: whether SGLang would write to the buffers of the decode graphs.
         """
         if self._rows.fits(batch):
             return
         at = bisect_left(self._sizes, batch.batch_size)
         if not use_cuda_graph or at == len(self._sizes) or batch.replace_embeds is not None:
-            write(batch, slots.rows)
+            if use_cuda_graph:
+                self._written = None
+            write()
             return
         size = self._sizes[at]
         padded = slots.rows + slots.rows[-1:] * (size - batch.batch_size)
         wanted = AdapterSlots(padded, slots.ranks, slots.scalings)
         if wanted != self._written:
             self._written = None
-            rows = batch.batch_size
-            # A copy of a batch takes as long as the rest.
-            batch.batch_size = size
-            try:
-                write(batch, padded)
-            finally:
-                batch.batch_size = rows
+            self._buffers.write(wanted, self._backend._determine_chunk_size_for_tokens(size))
             self._written = wanted
-            return
         self._backend.batch_info = self._backend.cuda_graph_batch_info
         self._backend.lm_head_batch_info = self._backend.lm_head_pass_batch_infos = None
+
+
+_STAGES = 4
+"""Pinned copies of what is written: more than steps that the device can be behind by."""
+
+
+class _Stage:
+    """Pinned memory for one write."""
+
+    def __init__(self, rows: int, segments: int, buffers: int, device: torch.device) -> None:
+        on_gpu = device.type == "cuda"
+
+        def pinned(count: int, dtype: torch.dtype) -> torch.Tensor:
+            return torch.zeros(count, dtype=dtype, pin_memory=on_gpu)
+
+        self.segments = pinned(segments, torch.int32)
+        self.starts = pinned(segments + 1, torch.int32)
+        self.order = pinned(rows, torch.int32)
+        self.rows = pinned(rows, torch.int32)
+        self.ranks = pinned(buffers, torch.int32)
+        self.scalings = pinned(buffers, torch.float32)
+        self.copied = torch.cuda.Event() if on_gpu else None
+
+
+class GraphBuffers:
+    """The buffers from which the decode graphs read adapters, written as ``ChunkedSgmvLoRABackend`` does.
+
+    Rows are ordered by adapter and cut into segments of one adapter, of at most ``chunk`` rows each.
+    """
+
+    def __init__(self, info: LoRABatchInfo) -> None:
+        self._info = info
+        assert info.permutation is not None
+        assert info.req_seg_indptr is not None
+        sizes = len(info.permutation), len(info.weight_indices), len(info.lora_ranks)
+        self._stages = cycle([_Stage(*sizes, info.permutation.device) for _ in range(_STAGES)])
+        # Each row is a request with one token.
+        ends = torch.arange(len(info.req_seg_indptr), dtype=torch.int32)
+        info.req_seg_indptr.copy_(ends)
+
+    def write(self, slots: AdapterSlots, chunk: int) -> None:
+        """Write the adapters of all rows of a graph; does not wait for the device."""
+        stage, info = next(self._stages), self._info
+        if stage.copied is not None:
+            stage.copied.synchronize()
+        rows = np.array(slots.rows, np.int32)
+        buffers, counts = np.unique(rows, return_counts=True)
+        pieces = -(-counts // chunk)
+        total = int(pieces.sum())
+        lengths = np.full(total, chunk)
+        lengths[pieces.cumsum() - 1] = counts - (pieces - 1) * chunk
+        segments, starts = stage.segments.numpy(), stage.starts.numpy()
+        segments[:total], segments[total:] = np.repeat(buffers, pieces), 0
+        starts[0], starts[1 : total + 1], starts[total + 1 :] = 0, lengths.cumsum(), len(rows)
+        stage.order.numpy()[: len(rows)] = np.argsort(rows, kind="stable")
+        stage.rows.numpy()[: len(rows)] = rows
+        stage.ranks.numpy()[:] = slots.ranks
+        stage.scalings.numpy()[:] = slots.scalings
+        info.bs, info.num_segments, info.max_len = len(rows), total, chunk
+        for target, source in (
+            (info.weight_indices, stage.segments),
+            (info.seg_indptr, stage.starts),
+            (info.permutation, stage.order),
+            (info.req_weight_indices, stage.rows),
+            (info.lora_ranks, stage.ranks),
+            (info.scalings, stage.scalings),
+        ):
+            assert target is not None
+            target.copy_(source, non_blocking=True)
+        if stage.copied is not None:
+            stage.copied.record()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sglang_patches.forward.decode_adapters import AdapterSlots, DecodeAdapters
@@ -22,13 +23,19 @@ def around_prepare_lora_batch(
     use_prefill_cuda_graph: bool = False,
 ) -> None:
     """Skip what the device knows already, or will be told row by row."""
-
-    def write(batch: ForwardBatch, buffers: list[int]) -> None:
-        original(self, batch, buffers, lora_ranks, scalings, use_cuda_graph, use_prefill_cuda_graph)
-
+    write = partial(
+        original,
+        self,
+        forward_batch,
+        weight_indices,
+        lora_ranks,
+        scalings,
+        use_cuda_graph,
+        use_prefill_cuda_graph,
+    )
     adapters: DecodeAdapters | None = getattr(self, "hive_adapters", None)
     if adapters is None:
-        write(forward_batch, weight_indices)
+        write()
     else:
         slots = AdapterSlots(weight_indices, lora_ranks, scalings)
         adapters.prepare(forward_batch, slots, write, use_cuda_graph=use_cuda_graph)
