@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -122,7 +122,8 @@ class _Stage:
         self.rows = pinned(rows, torch.int32)
         self.ranks = pinned(buffers, torch.int32)
         self.scalings = pinned(buffers, torch.float32)
-        self.copied = torch.cuda.Event() if on_gpu else None
+        # torch annotates events in part.
+        self.copied: Any = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
 
 
 class GraphBuffers:
