@@ -77,10 +77,11 @@ def give_back() -> None:
 
 
 def freeze_objects() -> None:
-    """Exclude all present objects from garbage collection.
+    """Exclude all present objects from garbage collection, and turn it on.
 
     The modules and models of a process are a million objects that live forever.  To scan them again and again costs a
     measurable part of a short request.
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
