@@ -196,7 +196,7 @@ class ResidencyAccounting:
             if dialogue is None:
                 dialogue = use.session.dialogues[use.agent] = self._begin(use)
             return dialogue
-        # An anonymous request continues the dialogue whose last request ended where this one's match ends.
+        # An anonymous request continues the idle dialogue on whose path its match ends.
         tip = path[0][0] if path else None
         if tip is not None and tip.dialogue is not None and not tip.dialogue.named:
             dialogue = tip.dialogue

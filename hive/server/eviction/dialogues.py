@@ -59,6 +59,7 @@ class Dialogue:
     @property
     def rhythm(self) -> int:
         """The class of its usual gap."""
-        if not self.gaps:
+        if not self.gaps or not self.named:
+            # What seems to be the rhythm of an anonymous dialogue may be that of several clients.
             return RHYTHMS - 1
         return sum(self._log_gap >= math.log(limit) for limit in RHYTHM_LIMITS)

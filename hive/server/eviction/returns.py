@@ -38,9 +38,10 @@ _PRIOR: Array = 0.3 / (1.0 + _EDGES)
 _EVENT_NUMBERS = {None: 0} | {event: number for number, event in enumerate(EVENTS, start=1)}
 _EVENTS = len(_EVENT_NUMBERS)
 _KINDS = _EVENTS * RHYTHMS
-import os
-_EVIDENCE = float(os.environ.get("RK","10"))
-"""Seconds of observed idle time that weigh as much as the prior."""
+_ALL = _KINDS
+"""The kind of all dialogues."""
+_EVIDENCE = 1.0
+"""Dialogues that were observed over a whole bin and weigh as much as the prior."""
 _HALF_LIFE = 4096
 """Admissions after which the weight of evidence is halved, and after which a dialogue that has not returned is counted
 as one that never will."""
@@ -76,7 +77,7 @@ class Returns:
         self._weighed = 0
         self._refreshed: int | None = None
         self._version = 0
-        self._pooled: Array = np.zeros((_KINDS, BINS))
+        self._pooled: Array = np.zeros((_KINDS + 1, BINS))
         self._agents: tuple[Array, Array] = (self._returned, self._lost)
         self._waiting: dict[int, tuple[int, int, float, int]] = {}
         """By dialogue: (agent, kind, idle since, clock then)."""
@@ -104,6 +105,9 @@ class Returns:
         if expected is not None:
             hint = min(_LONGEST_HINT, round(_HINTS_PER_DOUBLING * math.log2(1.0 + expected)))
         key = (agent if len(self._keys) < _MOST_ROWS else -1, kind, hint)
+        return self._row_of(key)
+
+    def _row_of(self, key: tuple[int, int, int | None]) -> int:
         row = self._rows.get(key)
         if row is None:
             row = self._rows[key] = len(self._keys)
@@ -202,7 +206,12 @@ class Returns:
         all_lost = lost.sum(axis=0).reshape(_EVENTS, RHYTHMS, BINS)
         everyone = _hazard(all_returned.sum(axis=(0, 1)), all_lost.sum(axis=(0, 1)), _PRIOR)
         by_event = _hazard(all_returned.sum(axis=1), all_lost.sum(axis=1), everyone)
-        self._pooled = _hazard(all_returned, all_lost, by_event[:, None]).reshape(_KINDS, BINS)
+        pooled = _hazard(all_returned, all_lost, by_event[:, None]).reshape(_KINDS, BINS)
+        self._pooled = np.concatenate([pooled, everyone[None]])
+
+    def usual(self, agent: int) -> int:
+        """Return the row of all of an agent's dialogues together."""
+        return self._row_of((agent if len(self._keys) < _MOST_ROWS else -1, _ALL, None))
 
     def _estimate(self, keys: list[tuple[int, int, int | None]]) -> Array:
         """Return the values of waiting by bin, [rows, BINS]."""
@@ -212,8 +221,11 @@ class Returns:
         known = np.array([0 <= agent < len(returned) for agent, _, _ in keys])
         if known.any():
             agents = np.array([agent for agent, _, _ in keys])[known]
-            at = agents, kinds[known]
-            hazard[known] = _hazard(returned[at], lost[at], hazard[known])
+            at = agents, np.minimum(kinds[known], _KINDS - 1)
+            every = (kinds[known] == _ALL)[:, None]
+            seen = np.where(every, returned[agents].sum(axis=1), returned[at])
+            unseen = np.where(every, lost[agents].sum(axis=1), lost[at])
+            hazard[known] = _hazard(seen, unseen, hazard[known])
         alive = np.exp(-np.cumsum(hazard * _WIDTHS, axis=-1))
         mass = -np.diff(alive, axis=-1, prepend=1.0)
         mass = np.concatenate([mass, alive[:, -1:]], axis=-1)

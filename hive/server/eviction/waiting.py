@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hive.server.eviction.dialogues import HIT_BUCKETS, Dialogue, hit_bucket
+from hive.server.eviction.dialogues import HIT_BUCKETS, Dialogue
 from hive.server.eviction.hints import Hint
-from hive.server.eviction.node import NodeRecord
 from hive.server.eviction.returns import Returns
 
 Array = NDArray[np.float64]
+Density = Callable[[NDArray[np.int32], NDArray[np.int32]], Array]
+"""Computes the hit density of KV by agent and hit bucket, [n]."""
 
 _PLACES = 1 << 16
 """Dialogues that are told apart: the KV of one that began so many dialogues ago is ranked as that of a later one."""
@@ -24,8 +25,7 @@ FIRST_CLASS = 1 << 24
 _OFF_PATH = HIT_BUCKETS
 _PRIOR: Array = np.array([0.9, 0.95, 0.95, 0.95, 0.05])
 """Parts of KV that next requests use: on the dialogue's path by hit bucket, and off the path."""
-import os
-_EVIDENCE = float(os.environ.get("WE","256"))
+_EVIDENCE = 512.0
 """Tokens that weigh as much as the prior."""
 _FADE = 0.98
 """Weight of the evidence that is left after each turn of an agent."""
@@ -46,7 +46,10 @@ class Waiting:
         self._turn = np.zeros(_PLACES, np.int32)
         self._since: Array = np.zeros(_PLACES)
         self._row = np.zeros(_PLACES, np.int32)
+        self._usual = np.zeros(_PLACES, np.int32)
+        """Rows of all dialogues of the agent together."""
         self._agent = np.zeros(_PLACES, np.int32)
+        self._named = np.zeros(_PLACES, np.bool_)
         self._factor: Array = np.ones(_PLACES)
         self._retained: Array = np.zeros(_PLACES)
         self._discarded = np.zeros(_PLACES, np.bool_)
@@ -56,12 +59,10 @@ class Waiting:
         """Seconds between two admissions."""
         self._began: tuple[float, int] | None = None
 
-    def class_of(self, node: NodeRecord) -> int:
+    def class_of(self, dialogue: Dialogue, turn: int, hits: int) -> int:
         """Return (dialogue, turn, hit bucket) as one number."""
-        dialogue = node.dialogue
-        assert dialogue is not None
         place = dialogue.number % _PLACES
-        return FIRST_CLASS + (place * _TURNS + node.turn % _TURNS) * HIT_BUCKETS + hit_bucket(node.hits)
+        return FIRST_CLASS + (place * _TURNS + turn % _TURNS) * HIT_BUCKETS + hits
 
     def continued(
         self, dialogue: Dialogue, agent: int, now: float, clock: int, matched: Sequence[int], old: int
@@ -76,6 +77,8 @@ class Waiting:
         self._turn[place] = (dialogue.turn + 1) % _TURNS
         self._since[place] = now
         self._agent[place] = agent
+        self._named[place] = dialogue.named
+        self._usual[place] = self._returns.usual(agent)
         self._factor[place] = 1.0
         self._retained[place] = 0.0
         self._discarded[place] = False
@@ -112,15 +115,29 @@ class Waiting:
             self._used[agent] = self._offered[agent] = 0.0
         self._returns.forget(agent)
 
-    def worth(self, classes: NDArray[np.int32], now: float, clock: int) -> Array:
-        """Return the worth of nodes, in hits per token and admission, [n]."""
+    def worth(self, classes: NDArray[np.int32], now: float, clock: int, density: Density) -> Array:
+        """Return the worth of nodes, in hits per token and admission, [n].
+
+        Two estimates are combined by their geometric mean.  One is the hit density of the node's class, times how much
+        more waiting for this dialogue is worth than for others of its agent that have been idle for as long.  The other
+        is the value of waiting, times the part of the KV that next requests use.  Anonymous dialogues are a mixture,
+        for which only the first is robust.
+        """
         codes = classes - FIRST_CLASS
         hits = codes % HIT_BUCKETS
         turns = codes // HIT_BUCKETS % _TURNS
         places = codes // (HIT_BUCKETS * _TURNS)
-        worth = self._returns.values(self._row[places], np.maximum(now - self._since[places], 0.0), now, clock)
-        kinds = np.where(self._turn[places] == turns, hits, _OFF_PATH)
-        worth *= self._parts()[self._agent[places], kinds] * self._factor[places] * self._seconds * float(os.environ.get("WM","1"))
+        idle = np.maximum(now - self._since[places], 0.0)
+        agents = self._agent[places]
+        value = self._returns.values(self._row[places], idle, now, clock)
+        usual = self._returns.values(self._usual[places], idle, now, clock)
+        parts = self._parts()
+        on_path = self._turn[places] == turns
+        ratio = np.where(on_path, 1.0, parts[agents, _OFF_PATH] / parts[agents, hits])
+        by_class = density(agents, hits) * (value / usual) * ratio
+        by_return = parts[agents, np.where(on_path, hits, _OFF_PATH)] * value * self._seconds
+        worth: Array = np.where(self._named[places], np.sqrt(by_class * by_return), by_class / ratio)
+        worth *= self._factor[places]
         worth += RETAINED * (self._retained[places] > now)
         worth[self._discarded[places]] = DISCARDED
         return worth

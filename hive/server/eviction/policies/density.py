@@ -2,10 +2,10 @@
 
 There are two estimates of that, in the same unit, hits per token and admission.
 
-**KV that only one dialogue used** is needed when the dialogue's next request arrives.  Its worth is the value of
-waiting for that (:mod:`hive.server.eviction.returns`), times the part of such KV that next requests of this agent
-have used.  This part is learned for KV that was used before, for what the last request added, and for what lies off
-the dialogue's path because a later request departed from it.
+**KV that only one dialogue used** is needed when the dialogue's next request arrives.  Its worth follows from the value
+of waiting for that (:mod:`hive.server.eviction.returns`), the part of such KV that next requests of this agent have
+used, and the hit density of its class (:mod:`hive.server.eviction.waiting`).  The part is learned by number of hits,
+and for KV off the dialogue's path, because a later request departed from it.
 
 **Other KV** (shared, or of requests without times) has its hit density, after LHD (Beckmann et al., NSDI 2018).  A
 class is the agent that used the node last, how often it was used (0, 1, 2, more), and whether several sessions share
@@ -97,7 +97,7 @@ class DensityPolicy(EvictionPolicy):
         if node.dead:
             return -1
         if node.dialogue is not None:
-            return self._waiting.class_of(node)
+            return self._waiting.class_of(node.dialogue, node.turn, _kind(node) // 2)
         return self._agent(node.agent) * _KINDS + _kind(node)
 
     def reused(self, node: NodeRecord, tokens: int, clock: int) -> None:
@@ -135,7 +135,13 @@ class DensityPolicy(EvictionPolicy):
             density = np.where(waiting, 0, classes)
             worth: NDArray[np.float64] = self._density.reshape(-1, AGE_BINS)[density, age_bins(clock - used)]
             if waiting.any():
-                worth[waiting] = self._waiting.worth(classes[waiting], now, clock)
+                bins = age_bins(clock - used[waiting])
+
+                def density_of(agents: NDArray[np.int32], hits: NDArray[np.int32]) -> NDArray[np.float64]:
+                    found: NDArray[np.float64] = self._density[agents, hits * 2, bins]
+                    return found
+
+                worth[waiting] = self._waiting.worth(classes[waiting], now, clock, density_of)
             worth[classes < 0] = DEAD
             return worth
 
