@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
 
 BATCH_SHARE = 100
-"""The most that is evicted ahead of need is the pool's size divided by this number."""
-LEAVES_PER_TOKEN = 8
-"""Tokens are evicted ahead of need, one for so many leaves that were weighed."""
+"""The smallest eviction batch is the pool's size divided by this number; from the device at most as many pages as there
+are leaves, divided by LEAVES_PER_PAGE."""
+LEAVES_PER_PAGE = 8
 
 
 class WorthStrategy(EvictionStrategy):  # type: ignore[misc]
@@ -314,7 +314,9 @@ class AgentAware(current().storing):  # type: ignore[misc]
         assert self.policy is not None
         if wanted <= 0:
             return 0
-        wanted = self._batch(wanted, self.token_to_kv_pool_allocator.size, len(leaves))
+        # KV that is evicted ahead of need may be needed sooner, so only so much that weighing the leaves pays off.
+        ahead = len(leaves) // LEAVES_PER_PAGE * self.page_size
+        wanted = max(wanted, min(ahead, self._batch(wanted, self.token_to_kv_pool_allocator.size)))
         page = self.page_size
         evicted = 0
         with closing(leaves.victims(self.accounting.clock, self.accounting.now)) as victims:
@@ -332,14 +334,13 @@ class AgentAware(current().storing):  # type: ignore[misc]
         if wanted < len(leaf.key):
             self._split_node(leaf.key, leaf, len(leaf.key) - wanted)
 
-    def _batch(self, wanted: int, size: int, leaves: int) -> int:
+    def _batch(self, wanted: int, size: int) -> int:
         """Return how many tokens to evict from a pool of ``size`` tokens when ``wanted`` are needed."""
         assert self.policy is not None
         if wanted <= 0 or not self.policy.trims:
             return wanted
-        # Choosing victims costs the same for one token as for many, and more free slots will be needed soon.  But what
-        # is evicted too early may be needed sooner.
-        return max(wanted, min(size // BATCH_SHARE, leaves // LEAVES_PER_TOKEN * self.page_size))
+        # Choosing victims costs the same for one token as for many, and more free slots will be needed soon.
+        return max(wanted, size // BATCH_SHARE)
 
     def _free(self, leaf: TreeNode) -> int:
         """Free a leaf's slots and remove it from the device; return the number of its tokens."""

@@ -36,7 +36,7 @@ from sglang.srt.mem_cache.radix_cache import TreeNode
 
 from hive.server.agents.registry import OTHER
 from hive.server.agents.window import WindowSettings
-from hive.server.eviction.accounting import ResidencyAccounting
+from hive.server.eviction.base import EvictionPolicy, Weigh
 from hive.server.eviction.leaves import LeafIndex
 from hive.server.eviction.policies.density import DensitySettings
 from hive.server.integrity import IntegrityError

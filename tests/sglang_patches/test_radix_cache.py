@@ -190,9 +190,12 @@ def test_a_trimmed_leaf_can_be_trimmed_again_and_grown_again(page: int) -> None:
     assert pool.cache.accounting.resident == {"a": 272, "b": 48}
 
 
-def test_a_batch_is_a_hundredth_of_the_pool_at_least() -> None:
+def test_a_batch_is_a_hundredth_of_the_pool_if_there_are_many_leaves() -> None:
     pool = KvPool(1000, "density")
-    pool.run(text(0, 500), "a")
+    pool.run(text(0, 100), "a")
+    assert pool.evict(1) == 1, "one leaf is weighed at once"
+    for name in range(1, 101):
+        pool.run(text(name, 8), "a")
     assert BATCH_SHARE == 100
     assert pool.evict(1) == 10
     assert pool.evict(9) == 10

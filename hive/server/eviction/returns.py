@@ -191,16 +191,18 @@ class Returns:
         self._refreshed = clock
         self._version += 1
         self._weigh(clock)
-        for number, (agent, kind, since, begun) in list(self._waiting.items()):
-            if clock - begun > _HALF_LIFE:
+        for number, (agent, kind, since, clock_then) in list(self._waiting.items()):
+            if clock - clock_then > _HALF_LIFE:
                 del self._waiting[number]
                 self._count(self._of_agent(agent)[1], agent, kind, now - since, clock)
         lost = self._lost.copy()
         if self._waiting:
-            agents, kinds, since, _ = (np.array(column) for column in zip(*self._waiting.values(), strict=True))
+            agents, kinds, begun, _ = (
+                np.array(column) for column in zip(*self._waiting.values(), strict=True)
+            )
             grown = max(int(agents.max()) + 1 - len(lost), 0)
             lost = np.concatenate([lost, np.zeros((grown, _KINDS, BINS))])
-            np.add.at(lost, (agents, kinds, bins_of(np.maximum(now - since, 0.0))), 1.0)
+            np.add.at(lost, (agents, kinds, bins_of(np.maximum(now - begun, 0.0))), 1.0)
         self._agents = (self._returned, lost)
         all_returned = self._returned.sum(axis=0).reshape(_EVENTS, RHYTHMS, BINS)
         all_lost = lost.sum(axis=0).reshape(_EVENTS, RHYTHMS, BINS)
@@ -259,9 +261,11 @@ def _hazard(returned: Array, lost: Array, prior: Array) -> Array:
 
 
 def _gittins(mass: Array) -> Array:
-    """Return the value of waiting by bin, [rows, BINS], for masses of returning in each bin and never, [rows, BINS + 1].
+    """Return the value of waiting by bin, [rows, BINS].
 
-    Within a bin, returns are spread evenly.
+    Args:
+        mass: in proportion to the probability of returning in each bin, and never, [rows, BINS + 1]; within a bin,
+            returns are spread evenly.
     """
     alive = np.flip(np.cumsum(np.flip(mass, -1), axis=-1), -1)
     waited = np.concatenate(
@@ -274,5 +278,7 @@ def _gittins(mass: Array) -> Array:
     hits = alive[:, :-1, None] - alive[:, None, 1:]
     seconds = waited[:, None, 1:] - waited[:, :-1, None]
     later = np.triu(np.ones((BINS, BINS), bool))
-    values: Array = np.where(later, hits / np.maximum(np.where(later, seconds, 1.0), 1e-300), 0.0).max(axis=-1)
+    values: Array = np.where(later, hits / np.maximum(np.where(later, seconds, 1.0), 1e-300), 0.0).max(
+        axis=-1
+    )
     return values

@@ -155,7 +155,7 @@ class Waiting:
         """By agent, the parts of KV that next requests use; an agent without evidence has those of all."""
         used, offered = self._used.sum(axis=0), self._offered.sum(axis=0)
         everyone = (used + _EVIDENCE * _PRIOR) / (offered + _EVIDENCE)
-        parts = (self._used + _EVIDENCE * everyone) / (self._offered + _EVIDENCE)
+        parts: Array = (self._used + _EVIDENCE * everyone) / (self._offered + _EVIDENCE)
         missing = int(self._agent.max()) + 1 - len(parts)
         if missing > 0:
             parts = np.concatenate([parts, np.tile(everyone, (missing, 1))])

@@ -31,9 +31,7 @@ def record(
     return NodeRecord(agent, agent, used, None, hits, ends, shared)
 
 
-def worth(
-    policy: DensityPolicy, nodes: Sequence[NodeRecord], clock: int, now: float = 0.0
-) -> list[float]:
+def worth(policy: DensityPolicy, nodes: Sequence[NodeRecord], clock: int, now: float = 0.0) -> list[float]:
     classes = np.array([policy.class_of(node) for node in nodes], np.int32)
     used = np.array([node.used for node in nodes], np.int64)
     values: list[float] = policy.weighing(clock, now)(classes, used).tolist()

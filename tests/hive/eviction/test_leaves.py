@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from contextlib import closing
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 from hive.server.eviction.base import EvictionPolicy, Weigh
 from hive.server.eviction.leaves import LeafIndex
 from hive.server.eviction.node import NodeRecord, Session
-from hive.server.eviction.policies.density import DensityPolicy
 
 
 class HitsPolicy(EvictionPolicy):

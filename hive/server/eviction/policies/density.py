@@ -67,6 +67,7 @@ class DensitySettings:
     """Admissions between two estimates: fewer while there is little evidence, more with many agents, whose estimates
     take longer."""
 
+
 class DensityPolicy(EvictionPolicy):
     """Evicts the KV with the lowest hit density (see the module's docstring)."""
 
@@ -110,9 +111,7 @@ class DensityPolicy(EvictionPolicy):
             place, weight = self._place(node, clock), self._weight(clock)
             self._evictions[place] += tokens * weight
 
-    def continued(
-        self, dialogue: Dialogue, now: float, clock: int, matched: Sequence[int], old: int
-    ) -> None:
+    def continued(self, dialogue: Dialogue, now: float, clock: int, matched: Sequence[int], old: int) -> None:
         self._waiting.continued(dialogue, self._agent(dialogue.agent), now, clock, matched, old)
 
     def departed(self, dialogue: Dialogue, clock: int) -> None:
@@ -204,10 +203,8 @@ class DensityPolicy(EvictionPolicy):
 
 
 def _kind(node: NodeRecord) -> int:
-    if node.agent == OTHER:
-        bucket = _BUCKET_OF_ENDS[min(node.ends, len(_BUCKET_OF_ENDS) - 1)]
-    else:
-        bucket = hit_bucket(node.hits)
+    ends = min(node.ends, len(_BUCKET_OF_ENDS) - 1)
+    bucket = _BUCKET_OF_ENDS[ends] if node.agent == OTHER else hit_bucket(node.hits)
     return bucket * 2 + node.shared
 
 
