@@ -41,7 +41,7 @@ def around_default_radix_cache_factory(original: Callable[..., Any], ctx: TreeCa
         )
         return original(ctx)
     agents = registry_of(args)
-    policy = policy_of(args.eviction, agents.window.score, args.eviction_max_share)
+    policy = policy_of(args.eviction, agents.window.score)
     logger.info("Hive: eviction policy: %s", args.eviction)
     if args.kv_segments:
         from sglang_patches.forward.kv_segments import build_cache, require

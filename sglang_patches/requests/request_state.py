@@ -47,6 +47,8 @@ class RequestState:
     """The request's identity in the radix cache's accounting, once it is admitted."""
     number: int = 0
     """Its number in the order of arrival of all requests."""
+    arrived_at: float = 0.0
+    """When it arrived, in seconds of the schedulers' shared time; 0.0 if unknown."""
     cached: CachedRequest | None = None
     """None if the request bypasses the Logits Cache."""
     replay: Replay | None = None

@@ -37,8 +37,6 @@ def test_the_logits_cache_can_be_switched_off() -> None:
         (["--hive-max-agents", "x"], "--hive-max-agents"),
         (["--hive-nonsense"], "unknown flag --hive-nonsense"),
         (["--hive-eviction", "fifo"], "--hive-eviction"),
-        (["--hive-eviction-max-share", "1.5"], "--hive-eviction-max-share must be from 0 to 1, got 1.5"),
-        (["--hive-eviction-max-share", "nan"], "--hive-eviction-max-share must be from 0 to 1"),
         (["--hive-schedule", "lottery"], "--hive-schedule"),
         (["--hive-schedule-max-passes", "0"], "--hive-schedule-max-passes must be at least 1, got 0"),
         (["--hive-round-requests", "0"], "--hive-round-requests must be at least 1, got 0"),
@@ -77,13 +75,13 @@ def test_eviction_is_by_density_and_the_queue_the_engines_own() -> None:
 def test_profiling_and_scheduling_can_be_set() -> None:
     args, rest = split_args(
         [
-            *("--hive-eviction", "paper", "--hive-eviction-max-share", "0.5"),
+            *("--hive-eviction", "paper"),
             *("--hive-schedule", "contribution", "--hive-schedule-max-passes", "7"),
             *("--hive-round-requests", "3", "--hive-window-rounds", "5", "--hive-collaborative-weight", "1"),
         ]
     )
     assert rest == []
-    assert (args.eviction, args.eviction_max_share) == ("paper", 0.5)
+    assert args.eviction == "paper"
     assert (args.schedule, args.schedule_max_passes) == ("contribution", 7)
     assert args.window == WindowSettings(round_requests=3, rounds=5, collaborative_weight=1.0)
 

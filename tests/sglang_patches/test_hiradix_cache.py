@@ -36,7 +36,7 @@ from sglang.srt.mem_cache.radix_cache import TreeNode
 
 from hive.server.agents.registry import OTHER
 from hive.server.agents.window import WindowSettings
-from hive.server.eviction.accounting import ResidencyAccounting
+from hive.server.eviction.base import EvictionPolicy, Weigh
 from hive.server.eviction.leaves import LeafIndex
 from hive.server.eviction.policies.density import DensitySettings
 from hive.server.integrity import IntegrityError
@@ -365,7 +365,7 @@ def test_write_back_stages_evicted_kv(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", ["paper", "density"])
 @pytest.mark.parametrize("write", ["write_through", "write_back"])
-def test_shares_are_collected_once_for_each_eviction_of_sglangs(
+def test_a_ranking_is_prepared_once_for_each_eviction_of_sglangs(
     monkeypatch: pytest.MonkeyPatch, policy: str, write: str
 ) -> None:
     pool = TieredPool(256, policy, host=512, write=write)
@@ -374,14 +374,14 @@ def test_shares_are_collected_once_for_each_eviction_of_sglangs(
         pool.run(text(name, 20), "a")
         pool.run(text(name, 20) + text(10 + name, 20), "b")
     collected = 0
-    shares = pool.cache.accounting.shares
+    weighing = type(pool.cache.policy).weighing
 
-    def counted() -> dict[str, float]:
+    def counted(policy: EvictionPolicy, clock: int, now: float) -> Weigh:
         nonlocal collected
         collected += 1
-        return dict(shares())
+        return weighing(policy, clock, now)
 
-    monkeypatch.setattr(ResidencyAccounting, "shares", lambda accounting: counted())
+    monkeypatch.setattr(type(pool.cache.policy), "weighing", counted)
     assert pool.evict(160) == 160
     assert collected == 1
     pool.cache.evict_host(160)
@@ -579,7 +579,7 @@ class TieredMachine(RuleBasedStateMachine):
             host=host,
             write=write,
             window=WindowSettings(4, 3),
-            density=DensitySettings(evidence=50.0, half_life=20, max_share=0.6),
+            density=DensitySettings(evidence=50.0, half_life=20),
             max_agents=3,
         )
 

@@ -221,11 +221,10 @@ def test_the_engines_flag_decides_about_its_own_eviction(
 
 def test_profiles_are_as_the_flags_say(context: Callable[..., Any], served: Callable[..., Any]) -> None:
     flags: dict[str, Any] = {"round_requests": 3, "window_rounds": 5, "collaborative_weight": 0.25}
-    cache = served(context(), max_agents=1, eviction_max_share=0.3, **flags)
+    cache = served(context(), max_agents=1, **flags)
     assert cache.agents.window.settings == HiveServerArgs(**flags).window
     assert [cache.agents.profile(name).name for name in ("a", "b")] == ["a", OTHER]
     assert isinstance(cache.policy, DensityPolicy)
-    assert cache.policy.settings.max_share == 0.3
 
 
 def test_two_tiers_are_built_and_the_worker_learns_of_their_copies(

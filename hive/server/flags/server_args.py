@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self, get_args, get_type_hints
 
 from hive.server.agents.window import WindowSettings
-from hive.server.eviction.base import DEFAULT_MAX_SHARE
 from hive.server.eviction.policies import ENGINE_POLICIES, policies
 from hive.server.kv_segments.correctors import DEFAULT, corrector_of, correctors
 from hive.server.logits_cache.head import MIN_PROBABILITY
@@ -125,12 +124,6 @@ class HiveServerArgs:
         f"SGLang's own {_or(map(repr, ENGINE_POLICIES))}; or 'engine', as set by --radix-eviction-policy (default: "
         "density, or engine if that flag is given).",
         choices=(*policies(), *ENGINE_POLICIES, "engine"),
-    )
-    eviction_max_share: float = _flag(
-        DEFAULT_MAX_SHARE,
-        "Share of the resident KV, from 0 to 1, above which an agent's KV is evicted before any other (default: 0.8). "
-        "Only with --hive-eviction density.",
-        metavar="SHARE",
     )
     schedule: Literal["engine", "contribution"] = _flag(
         "engine",
@@ -256,11 +249,10 @@ class HiveServerArgs:
                     f"--hive-{name.replace('_', '-')} must be at least {low}, got {getattr(self, name)}"
                 )
 
-        for name in ("eviction_max_share", "collaborative_weight"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(
-                    f"--hive-{name.replace('_', '-')} must be from 0 to 1, got {getattr(self, name)}"
-                )
+        if not 0.0 <= self.collaborative_weight <= 1.0:
+            raise ValueError(
+                f"--hive-collaborative-weight must be from 0 to 1, got {self.collaborative_weight}"
+            )
 
         try:
             self.corrector  # noqa: B018 (validates the flag)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +36,7 @@ class Listener(EvictionPolicy):
     def class_of(self, node: NodeRecord) -> int:
         return 0
 
-    def weighing(self, clock: int, shares: Mapping[str, float]) -> Weigh:
+    def weighing(self, clock: int, now: float) -> Weigh:
         return lambda classes, used: np.zeros(len(classes))
 
 
@@ -210,7 +209,7 @@ def test_kv_that_is_computed_again_is_used_by_who_computes_it_but_not_hit() -> N
     assert (node.producer, node.agent, node.used, node.hits, node.ends) == ("a", "b", 1, 0, 0)
     assert not node.dead
     assert node.shared
-    assert accounting.shares() == {"b": 1.0}
+    assert accounting.held == {"b": 8}
     assert [what for what, *_ in listener.heard] == ["evicted"]
 
 
@@ -228,35 +227,27 @@ def test_whoever_goes_on_from_a_node_is_one_of_its_sessions_and_has_not_hit_it()
     assert listener.heard == []
 
 
-def test_shares_are_of_what_is_resident() -> None:
-    accounting = ResidencyAccounting(None)
-    assert accounting.shares() == {}
-    accounting.stored(accounting.use("a", None), 30)
-    accounting.stored(accounting.use("b", None), 10)
-    assert accounting.shares() == {"a": 0.75, "b": 0.25}
-
-
-def test_a_share_is_of_what_an_agent_used_last_wherever_it_comes_from() -> None:
+def test_kv_is_held_by_the_agent_that_used_it_last() -> None:
     accounting = ResidencyAccounting(None)
     read, own = (accounting.stored(accounting.use("writer", None), tokens) for tokens in (30, 10))
     accounting.admit(accounting.use("reader", None), [(read, 30)])
-    assert accounting.shares() == {"reader": 0.75, "writer": 0.25}
+    assert accounting.held == {"reader": 30, "writer": 10}
     assert accounting.resident == {"writer": 40}, "it is still the writer's work"
     accounting.evicted(read, 30)
-    assert accounting.shares() == {"writer": 1.0}
+    assert accounting.held == {"writer": 10}
     accounting.returned(read, 30)
-    assert accounting.shares() == {"reader": 0.75, "writer": 0.25}
+    assert accounting.held == {"reader": 30, "writer": 10}
     accounting.evicted(own, 10)
-    assert accounting.shares() == {"reader": 1.0}
+    assert accounting.held == {"reader": 30}
     accounting.flushed()
-    assert accounting.shares() == {}
+    assert accounting.held == {}
 
 
 def test_a_flush_leaves_nothing_resident_and_forgets_no_total() -> None:
     accounting = ResidencyAccounting(None)
     accounting.stored(accounting.use("a", "run-1"), 30)
     accounting.flushed()
-    assert accounting.shares() == {}
+    assert accounting.held == {}
     assert accounting.summary()["a"] == {"resident_tokens": 0, "stored_tokens": 30, "evicted_tokens": 0}
     assert accounting.end_session("run-1") is not None, "sessions outlive what they stored"
 
@@ -374,7 +365,6 @@ class BookMachine(RuleBasedStateMachine):
         for agent, counts in self.accounting.summary().items():
             assert counts["resident_tokens"] == computed[agent]
             assert counts["stored_tokens"] >= counts["evicted_tokens"] + counts["resident_tokens"]
-        assert sum(self.accounting.shares().values()) == pytest.approx(1.0 if held else 0.0)
 
     @invariant()
     def nodes_know_who_used_them(self) -> None:

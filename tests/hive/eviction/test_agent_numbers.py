@@ -52,10 +52,10 @@ def test_who_gets_the_number_of_another_begins_without_its_evidence() -> None:
     policy.reused(record("busy"), 1_000, 4)
     classes = np.array([policy.class_of(record("old"))], np.int32)
     used = np.array([90], np.int64)
-    worthless = policy.weighing(100, {})(classes, used)
+    worthless = policy.weighing(100, 0.0)(classes, used)
     policy.forget("old")
     assert policy.class_of(record("new")) == classes[0]
-    assert policy.weighing(101, {})(classes, used) > 3 * worthless
+    assert policy.weighing(101, 0.0)(classes, used) > 3 * worthless
 
 
 def test_kv_of_a_forgotten_agent_comes_back_as_nobodys() -> None:

@@ -23,7 +23,7 @@ class Leaf:
 def test_the_worth_of_a_node_is_its_producers_score() -> None:
     policy = ContributionPolicy(SCORES.__getitem__)
     classes = np.array([policy.class_of(Leaf(0, name).hive) for name in ("high", "low", "high")], np.int32)
-    assert policy.weighing(9, {})(classes, np.zeros(3, np.int64)).tolist() == [0.9, 0.1, 0.9]
+    assert policy.weighing(9, 0.0)(classes, np.zeros(3, np.int64)).tolist() == [0.9, 0.1, 0.9]
 
 
 def test_each_agents_score_is_asked_for_once_in_an_eviction() -> None:
@@ -36,7 +36,7 @@ def test_each_agents_score_is_asked_for_once_in_an_eviction() -> None:
     index: LeafIndex[Leaf] = LeafIndex(ContributionPolicy(score))
     for id in range(30):
         index.add(Leaf(id, ("low", "high")[id % 2]))
-    with closing(index.victims(9, {})) as victims:
+    with closing(index.victims(9, 0.0)) as victims:
         for leaf in victims:
             index.discard(leaf)
             if leaf.id < 30:
@@ -49,7 +49,7 @@ def test_a_parent_may_be_of_an_agent_that_had_no_leaf_before() -> None:
     for id, producer in enumerate(("low", "high")):
         index.add(Leaf(id, producer))
     gone = []
-    with closing(index.victims(9, {})) as victims:
+    with closing(index.victims(9, 0.0)) as victims:
         for leaf in victims:
             index.discard(leaf)
             gone.append(leaf.hive.producer)

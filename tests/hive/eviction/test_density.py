@@ -31,12 +31,10 @@ def record(
     return NodeRecord(agent, agent, used, None, hits, ends, shared)
 
 
-def worth(
-    policy: DensityPolicy, nodes: Sequence[NodeRecord], clock: int, shares: Mapping[str, float] | None = None
-) -> list[float]:
+def worth(policy: DensityPolicy, nodes: Sequence[NodeRecord], clock: int, now: float = 0.0) -> list[float]:
     classes = np.array([policy.class_of(node) for node in nodes], np.int32)
     used = np.array([node.used for node in nodes], np.int64)
-    values: list[float] = policy.weighing(clock, shares or {})(classes, used).tolist()
+    values: list[float] = policy.weighing(clock, now)(classes, used).tolist()
     return values
 
 
@@ -222,27 +220,6 @@ def test_that_the_dead_are_evicted_says_nothing_of_their_class() -> None:
     dead = NodeRecord("a", "a", 0, Session(1, ended=True))
     taught.evicted(dead, 10_000, 50)
     assert worth(taught, [record(used=40)], 50) == worth(blank, [record(used=40)], 50)
-
-
-def test_an_agent_over_its_share_goes_before_all_but_the_dead() -> None:
-    policy = DensityPolicy(indifferent, DensitySettings(max_share=0.5))
-    for clock in range(1, 200):
-        policy.reused(record("hog", clock - 1), 1000, clock)
-        policy.evicted(record("poor", 0), 1000, clock)
-    leaves = [record("hog", 199), record("poor", 0)]
-    fair = worth(policy, leaves, 200, {"hog": 0.5, "poor": 0.5})
-    assert fair[0] > fair[1], "half is not more than half"
-    hogged = worth(policy, leaves, 200, {"hog": 0.51, "poor": 0.49})
-    assert hogged[1] == fair[1]
-    assert DEAD < hogged[0] < 0.0 <= hogged[1]
-    # Beyond its share an agent's own leaves keep their order.
-    old, new = worth(policy, [record("hog", 0), record("hog", 199)], 200, {"hog": 0.9})
-    assert old < new < 0.0
-
-
-def test_shares_of_agents_that_use_nothing_change_nothing() -> None:
-    policy = DensityPolicy(indifferent)
-    assert worth(policy, [record()], 5, {"stranger": 1.0}) == worth(policy, [record()], 5)
 
 
 @given(EVENTS)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from contextlib import closing
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from numpy.typing import NDArray
 from hive.server.eviction.base import EvictionPolicy, Weigh
 from hive.server.eviction.leaves import LeafIndex
 from hive.server.eviction.node import NodeRecord, Session
-from hive.server.eviction.policies.density import DensityPolicy
 
 
 class HitsPolicy(EvictionPolicy):
@@ -29,7 +26,7 @@ class HitsPolicy(EvictionPolicy):
     def class_of(self, node: NodeRecord) -> int:
         return -1 if node.dead else node.hits
 
-    def weighing(self, clock: int, shares: Mapping[str, float]) -> Weigh:
+    def weighing(self, clock: int, now: float) -> Weigh:
         def weigh(classes: NDArray[np.int32], used: NDArray[np.int64]) -> NDArray[np.float64]:
             assert classes.dtype == np.int32
             assert used.dtype == np.int64
@@ -55,7 +52,7 @@ CLOCK = 1000
 
 def order(index: LeafIndex[Leaf]) -> list[int]:
     """Ids of all leaves, as they would go."""
-    with closing(index.victims(CLOCK, {})) as victims:
+    with closing(index.victims(CLOCK, 0.0)) as victims:
         return [leaf.id for leaf in victims]
 
 
@@ -116,7 +113,7 @@ def test_a_parent_takes_its_place_in_the_order_on_the_way() -> None:
         index.add(Leaf(id, hits=id, used=50))
     parents = {0: Leaf(10, hits=0, used=60), 10: Leaf(11, hits=2, used=40), 2: Leaf(12, hits=1, used=1)}
     gone = []
-    for leaf in index.victims(CLOCK, {}):
+    for leaf in index.victims(CLOCK, 0.0):
         index.discard(leaf)
         gone.append(leaf.id)
         if leaf.id in parents:
@@ -126,36 +123,11 @@ def test_a_parent_takes_its_place_in_the_order_on_the_way() -> None:
     assert len(index) == 0
 
 
-class Shares(dict[str, float]):
-    """Counts how often somebody goes through them."""
-
-    walks = 0
-
-    def items(self) -> Any:
-        self.walks += 1
-        return super().items()
-
-
-def test_shares_are_gone_through_once_however_many_parents_are_weighed() -> None:
-    policy = DensityPolicy(lambda _: 0.5)
-    index: LeafIndex[Leaf] = LeafIndex(policy)
-    for id in range(30):
-        index.add(Leaf(id))
-    shares = Shares({"a": 0.9})
-    with closing(index.victims(CLOCK, shares)) as victims:
-        for leaf in victims:
-            index.discard(leaf)
-            if leaf.id < 30:
-                index.add(Leaf(100 + leaf.id))
-    assert len(index) == 0
-    assert shares.walks == 1
-
-
 def test_what_is_added_after_an_eviction_does_not_haunt_the_next_one() -> None:
     index: LeafIndex[Leaf] = LeafIndex(HitsPolicy())
     for id in range(3):
         index.add(Leaf(id, used=id))
-    with closing(index.victims(CLOCK, {})) as victims:
+    with closing(index.victims(CLOCK, 0.0)) as victims:
         first = next(victims)
         index.discard(first)
     passing = Leaf(9)
@@ -253,7 +225,7 @@ class LeafMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 200), seed=seed)
     def evict(self, count: int, seed: int) -> None:
         chance = random.Random(seed)
-        walks = [index.victims(CLOCK, {}) for index in self.indexes]
+        walks = [index.victims(CLOCK, 0.0) for index in self.indexes]
         for _ in range(count):
             victims = [next(walk, None) for walk in walks]
             if victims[0] is None:

@@ -29,7 +29,7 @@ class MostRecentlyUsed(EvictionPolicy):
     def class_of(self, node):
         return 0
 
-    def weighing(self, clock, shares):
+    def weighing(self, clock, now):
         return lambda classes, used: -used.astype(float)
 """
 
@@ -69,7 +69,7 @@ def test_a_new_policy_is_one_module() -> None:
     index: LeafIndex[Leaf] = LeafIndex(policy)
     for id, used in ((1, 5), (2, 9), (3, 7)):
         index.add(Leaf(id, used))
-    with closing(index.victims(10, {})) as victims:
+    with closing(index.victims(10, 0.0)) as victims:
         assert [leaf.id for leaf in victims] == [2, 3, 1]
 
 
