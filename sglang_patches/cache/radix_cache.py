@@ -26,6 +26,7 @@ from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey, TreeNode
 from hive.server.agents.registry import OTHER, AgentRegistry
 from hive.server.eviction.accounting import ResidencyAccounting, Use
 from hive.server.eviction.base import EvictionPolicy, Weigh
+from hive.server.eviction.hints import Event, Hint
 from hive.server.eviction.leaves import LeafIndex
 from hive.server.eviction.node import NodeRecord
 from hive.server.eviction.policies import ENGINE_POLICIES, policy_of
@@ -86,6 +87,12 @@ class AgentAware(current().storing):  # type: ignore[misc]
         ended = self.accounting.end_session(session)
         if ended is not None and isinstance(self.evictable_leaves, LeafIndex):
             self.evictable_leaves.session_ended(ended)
+
+    def departed(self, req: Req, now: float, event: Event | None) -> None:
+        """Note that a request has ended, and what its session waits for as far as the server saw."""
+
+    def hint(self, session: str, hint: Hint, now: float) -> None:
+        """Note a client's hint about a session."""
 
     def summary(self) -> dict[str, Any]:
         """Return state and counters since start, as JSON-safe values."""

@@ -45,6 +45,8 @@ class SchedulerState:
     """Replayed requests that entered the decode batch without a prefill."""
     shared_prefix: int = 0
     """Joined requests whose KV was in the slots of a request that was still running."""
+    time: float = 0.0
+    """The latest stamp of a request or message, in seconds: the time of all decisions, equal on all ranks."""
     steps: Steps = field(default_factory=Steps)
     memory: CacheMemory | None = None
     """None if the Logits Cache need not watch the host's free memory."""
@@ -58,6 +60,14 @@ class SchedulerState:
         sample.
         """
         return sum(req.hive.cached.awaits is not None for req in self.replaying)
+
+    def at(self, stamp: float) -> float:
+        """Return the time after a message with this stamp.
+
+        It never goes back: messages of several HTTP workers may overtake each other.
+        """
+        self.time = max(self.time, stamp)
+        return self.time
 
     def summary(self, view: View = EVERYTHING) -> dict[str, Any]:
         """Return all counters; :meth:`View.of` then removes what the view must not show."""
