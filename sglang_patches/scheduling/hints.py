@@ -16,16 +16,15 @@ if TYPE_CHECKING:
 
 def departed(state: SchedulerState, req: Req, *, ended: bool) -> None:
     """Tell the cache that a request has ended, and what its client said would follow."""
-    if state.tree is None:
-        return
     attached: RequestState = req.hive
     event: Event | None = None
     if ended and attached.answers_person and came_to_natural_end(req):
         event = "human"
-    state.tree.departed(req, state.time, event)
+    if state.tree is not None:
+        state.tree.departed(req, state.time, event)
     # A request that was aborted has not reached the point that its hints are about.
-    if ended and attached.session is not None and (hint := Hint.of(tag_of(req))) is not None:
-        state.tree.hint(attached.session, hint, state.time)
+    if ended and attached.session is not None:
+        _pass_on(state, attached.session, tag_of(req), state.time)
 
 
 def hinted(state: SchedulerState, hints: Iterable[Mapping[str, Any]], now: float) -> list[bool]:
@@ -35,7 +34,17 @@ def hinted(state: SchedulerState, hints: Iterable[Mapping[str, Any]], now: float
     for tag in hints:
         session = qualified(tag.get("tenant"), tag["session"])
         known.append(state.agents.has_session(session))
-        hint = Hint.of(tag)
-        if state.tree is not None and hint is not None and known[-1]:
-            state.tree.hint(session, hint, at)
+        if known[-1]:
+            _pass_on(state, session, tag, at)
     return known
+
+
+def _pass_on(state: SchedulerState, session: str, tag: Mapping[str, Any], now: float) -> None:
+    """Count the hints in a flat tag, and tell the cache."""
+    hint = Hint.of(tag)
+    if hint is None:
+        return
+    said = {hint.event, *(name for name in ("kv_priority", "retain", "discard") if tag.get(name))}
+    state.hints.update(said - {None})
+    if state.tree is not None:
+        state.tree.hint(session, hint, now)

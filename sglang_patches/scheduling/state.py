@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -47,6 +48,8 @@ class SchedulerState:
     """Joined requests whose KV was in the slots of a request that was still running."""
     time: float = 0.0
     """The latest stamp of a request or message, in seconds: the time of all decisions, equal on all ranks."""
+    hints: Counter[str] = field(default_factory=Counter)
+    """Hints by what they say: an event, ``kv_priority``, ``retain`` or ``discard``."""
     steps: Steps = field(default_factory=Steps)
     memory: CacheMemory | None = None
     """None if the Logits Cache need not watch the host's free memory."""
@@ -85,4 +88,10 @@ class SchedulerState:
             for agent in known["agents"]:
                 agent |= residency.get(agent["name"], NOT_RESIDENT)
         tree = self.tree.summary() if self.tree is not None else None
-        return {"logits_cache": cache, "radix_cache": tree, "scheduler": self.steps.summary(), **known}
+        return {
+            "logits_cache": cache,
+            "radix_cache": tree,
+            "scheduler": self.steps.summary(),
+            "hints": dict(self.hints),
+            **known,
+        }
