@@ -19,6 +19,7 @@ from typing import Any, Literal, Self, get_args, get_type_hints
 from hive.server.agents.window import WindowSettings
 from hive.server.eviction.base import DEFAULT_MAX_SHARE
 from hive.server.eviction.policies import ENGINE_POLICIES, policies
+from hive.server.eviction.retention import DEFAULT_RETAIN_SHARE
 from hive.server.kv_segments.correctors import DEFAULT, corrector_of, correctors
 from hive.server.logits_cache.head import MIN_PROBABILITY
 from hive.server.request_tag import RequestError
@@ -130,6 +131,12 @@ class HiveServerArgs:
         DEFAULT_MAX_SHARE,
         "Share of the resident KV, from 0 to 1, above which an agent's KV is evicted before any other (default: 0.8). "
         "Only with --hive-eviction density.",
+        metavar="SHARE",
+    )
+    retain_share: float = _flag(
+        DEFAULT_RETAIN_SHARE,
+        "Share of the KV pool, from 0 to 1, that clients may ask to retain, split evenly between tenants that do "
+        "(default: 0.25).",
         metavar="SHARE",
     )
     schedule: Literal["engine", "contribution"] = _flag(
@@ -256,7 +263,7 @@ class HiveServerArgs:
                     f"--hive-{name.replace('_', '-')} must be at least {low}, got {getattr(self, name)}"
                 )
 
-        for name in ("eviction_max_share", "collaborative_weight"):
+        for name in ("eviction_max_share", "retain_share", "collaborative_weight"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(
                     f"--hive-{name.replace('_', '-')} must be from 0 to 1, got {getattr(self, name)}"
