@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, Literal, NotRequired, TypedDict, TypeGuard, get_args
+from typing import Any, Literal, NotRequired, Required, TypedDict, TypeGuard, get_args
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")
 """Names of agents, sessions, states, tenants, scopes and messages."""
@@ -54,6 +54,18 @@ class Hints(TypedDict, total=False):
     """Seconds for which the KV should stay."""
     discard: bool
     """Whether the KV will not be used again."""
+
+
+class SessionHint(Hints, total=False):
+    """Hints about a session between its requests.
+
+    With a `state`, whose only hint is `discard`, it is about the KV of the answers to this state and its parts
+    (`state/...`), or of one of them, a `sample`.
+    """
+
+    session: Required[str]
+    state: str
+    sample: int
 
 
 class Tag(Hints, total=False):

@@ -123,6 +123,13 @@ class RequestTag:
         tag = cls._parse(as_object(prefix.rstrip(".") or "body", mapping), prefix, _OF_HINTS)
         if tag.session is None:
             raise RequestError(f"{prefix}session", f"{NAME_RULE}, and is missing")
+        if tag.sample is not None and tag.state is None:
+            raise RequestError(f"{prefix}sample", "needs a state")
+        alone = tag.discard and tag.expects_event is None and tag.kv_priority is None
+        if tag.state is not None and not alone:
+            raise RequestError(
+                f"{prefix}state", "needs discard alone: other hints are about the whole session"
+            )
         return tag
 
     @classmethod
@@ -144,7 +151,7 @@ class RequestTag:
 _FIELDS = tuple(item.name for item in fields(RequestTag))
 _EXPECTS = ("event", "seconds")
 _IN_BODY = (*(name for name in _FIELDS if not name.startswith("expects_")), "expects")
-_OF_HINTS = ("session", "expects", "kv_priority", "retain", "discard")
+_OF_HINTS = ("session", "state", "sample", "expects", "kv_priority", "retain", "discard")
 EMPTY_TAG = RequestTag()
 
 header_tag: ContextVar[RequestTag] = ContextVar("header_tag", default=EMPTY_TAG)

@@ -44,7 +44,8 @@ def _pass_on(state: SchedulerState, session: str, tag: Mapping[str, Any], now: f
     hint = Hint.of(tag)
     if hint is None:
         return
-    said = {hint.event, *(name for name in ("kv_priority", "retain", "discard") if tag.get(name))}
-    state.hints.update(said - {None})
+    if hint.event is not None:
+        state.hints[hint.event] += 1
+    state.hints.update(name for name in ("kv_priority", "retain", "discard") if tag.get(name))
     if state.tree is not None:
         state.tree.hint(session, hint, now)
