@@ -21,6 +21,7 @@ from sglang_patches.contract.releases import current
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.managers.scheduler import Scheduler
+    from sglang.srt.mem_cache.radix_cache import TreeNode
 
     from sglang_patches.requests.kv_state import KvState
 
@@ -67,6 +68,8 @@ class RequestState:
     may_join: bool = False
     """Whether all its KV may be resident, so that it can join the decode batch without a prefill."""
     finished: bool = False
+    leaf: TreeNode | None = None
+    """The last node that it has added to the radix tree."""
     kv: KvState | None = None
     """None if it neither uses the segment store nor stores segments."""
 

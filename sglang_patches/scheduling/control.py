@@ -28,6 +28,7 @@ def handle(state: SchedulerState, operation: str, body: dict[str, Any]) -> dict[
         if state.tree is not None:
             state.tree.end_session(session)
         state.live.sessions.end(session)
+        state.branches.end_session(session)
         return {"requests": state.agents.end_session(session)}
     if operation == "hint":
         return {"known": hinted(state, body["hints"], body["now"])}

@@ -20,11 +20,16 @@ def departed(state: SchedulerState, req: Req, *, ended: bool) -> None:
     event: Event | None = None
     if ended and attached.answers_person and came_to_natural_end(req):
         event = "human"
+    leaf, attached.leaf = attached.leaf, None
     if state.tree is not None:
         state.tree.departed(req, state.time, event)
     # A request that was aborted has not reached the point that its hints are about.
-    if ended and attached.session is not None:
-        _pass_on(state, attached.session, tag_of(req), state.time)
+    if not ended or attached.session is None:
+        return
+    tag = tag_of(req)
+    if leaf is not None and "state" in tag:
+        state.branches.add(attached.session, tag["state"], tag.get("sample", 0), leaf)
+    _pass_on(state, attached.session, tag, state.time)
 
 
 def hinted(state: SchedulerState, hints: Iterable[Mapping[str, Any]], now: float) -> list[bool]:
@@ -34,9 +39,19 @@ def hinted(state: SchedulerState, hints: Iterable[Mapping[str, Any]], now: float
     for tag in hints:
         session = qualified(tag.get("tenant"), tag["session"])
         known.append(state.agents.has_session(session))
-        if known[-1]:
+        if known[-1] and "state" in tag:
+            _discard_answers(state, session, tag)
+        elif known[-1]:
             _pass_on(state, session, tag, at)
     return known
+
+
+def _discard_answers(state: SchedulerState, session: str, tag: Mapping[str, Any]) -> None:
+    """Discard answers that no branch continues."""
+    state.hints["discard"] += 1
+    for node in state.branches.take(session, tag["state"], tag.get("sample")):
+        if state.tree is not None:
+            state.tree.discard(node)
 
 
 def _pass_on(state: SchedulerState, session: str, tag: Mapping[str, Any], now: float) -> None:

@@ -10,6 +10,7 @@ from hive.server.agents.registry import AgentRegistry
 from hive.server.agents.tenant import EVERYTHING, View
 from hive.server.eviction.accounting import NOT_RESIDENT
 from hive.server.logits_cache.cache import LogitsCache
+from sglang_patches.scheduling.branches import Branches
 from sglang_patches.scheduling.live_events import LiveEvents
 from sglang_patches.scheduling.metrics import SchedulerMetrics
 from sglang_patches.scheduling.steps import Steps
@@ -50,6 +51,7 @@ class SchedulerState:
     """The latest stamp of a request or message, in seconds: the time of all decisions, equal on all ranks."""
     hints: Counter[str] = field(default_factory=Counter)
     """Hints by what they say: an event, ``kv_priority``, ``retain`` or ``discard``."""
+    branches: Branches = field(default_factory=Branches)
     steps: Steps = field(default_factory=Steps)
     memory: CacheMemory | None = None
     """None if the Logits Cache need not watch the host's free memory."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
+from hive_frontend import Beam, HttpClient, agent, arun, gen, score, tool
 
 from hive.server.server_process import ServerProcess
 from tests.repetitions import LAYERS_FLAGS
@@ -138,3 +140,25 @@ def test_other_systems_sessions_change_no_draw(client: httpx.Client) -> None:
     named = generate(client, tag, {"x-session-id": "elsewhere"}).json()
     assert named["text"] == plain["text"]
     assert named["meta_info"]["hive"]["tokens_replayed"] == 4
+
+
+async def test_a_run_gives_hints_by_itself(client: httpx.Client) -> None:
+    async def compile_program() -> None:
+        await asyncio.sleep(0.2)
+
+    @agent(supervisor=Beam(at="step", width=1, expand=3))
+    async def program() -> str:
+        for _ in range(2):
+            answer = await gen("Say a number.", name="step", max_tokens=8)
+            score(len(answer))
+        await tool(compile_program)
+        return answer
+
+    before = hints(client)
+    model = HttpClient(str(client.base_url))
+    await arun(program, model=model, seed=1)
+    await model.aclose()
+    after = hints(client)
+    assert after["discard"] - before.get("discard", 0) == 2
+    assert after["tool"] > before.get("tool", 0)
+    assert model.hints_lost == 0

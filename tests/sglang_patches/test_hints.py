@@ -12,6 +12,7 @@ pytest.importorskip("sglang", reason="needs the server extra: uv pip install 'hi
 
 from sglang.srt.managers.io_struct import DumperControlReqInput, msgpack_decode, msgpack_encode
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_LENGTH, FINISH_MATCHED_TOKEN
+from sglang.srt.mem_cache.radix_cache import TreeNode
 
 from hive.server.eviction.hints import Event, Hint
 from hive.server.request_tag import RequestError
@@ -21,6 +22,8 @@ from sglang_patches.http.chat_ends import ChatEnds
 from sglang_patches.http.request_middleware import PARSED
 from sglang_patches.requests.request_state import ARRIVAL_KEY
 from sglang_patches.scheduling import replay
+from sglang_patches.scheduling.control import handle
+from sglang_patches.scheduling.hints import hinted
 from tests.sglang_patches.test_scheduler import Request, Scheduler
 
 
@@ -30,12 +33,19 @@ class Tree:
     def __init__(self) -> None:
         self.departures: list[tuple[str, float, Event | None]] = []
         self.hints: list[tuple[str, Hint, float]] = []
+        self.discarded: list[TreeNode] = []
 
     def departed(self, req: Request, now: float, event: Event | None) -> None:
         self.departures.append((req.rid, now, event))
 
     def hint(self, session: str, hint: Hint, now: float) -> None:
         self.hints.append((session, hint, now))
+
+    def discard(self, node: TreeNode) -> None:
+        self.discarded.append(node)
+
+    def end_session(self, session: str) -> None:
+        pass
 
 
 @pytest.fixture
@@ -207,3 +217,17 @@ async def test_ends_of_one_turn_of_the_event_loop_are_one_message() -> None:
     await asyncio.gather(*(http.chat("Hello.", tag={"tenant": "t"}) for _ in range(3)))
     assert http.sent == [{"session": "s", "tenant": "t", "expects_event": "human"}] * 3
     assert http.messages == 1
+
+
+def test_answers_are_discarded_by_their_states(scheduler: Scheduler) -> None:
+    kept = [TreeNode(), TreeNode()]
+    for sample, node in enumerate(kept):
+        req = arrive(scheduler, str(sample), 1.0, session="s", state="x", sample=sample)
+        req.hive.leaf = node  # type: ignore[attr-defined]
+        end(scheduler, req, FINISH_LENGTH(8))
+    body = {"session": "s", "state": "x", "sample": 1, "discard": True}
+    assert hinted(scheduler.hive, [body, {**body, "session": "t"}], 2.0) == [True, False]
+    assert scheduler.hive.tree.discarded == [kept[1]]  # type: ignore[union-attr]
+    assert scheduler.hive.tree.hints == []  # type: ignore[union-attr]
+    handle(scheduler.hive, "end_session", {"tenant": None, "session": "s"})
+    assert len(scheduler.hive.branches) == 0
