@@ -2,7 +2,7 @@
 
 SGLang, NVIDIA Dynamo and coding agents name sessions in headers and fields of their own.  They are read here for the
 accounting of KV, where a request has no tag that says the same.  They never change how a request is sampled, and a
-value that cannot be read is ignored: its own system may allow it.  ``docs/eviction.md`` lists them with their sources.
+value that cannot be read is ignored: its own system may allow it.  ``docs/hints.md`` lists them with their sources.
 """
 
 from __future__ import annotations
