@@ -54,7 +54,7 @@ class RequestState:
     number: int = 0
     """Its number in the order of arrival of all requests."""
     arrived_at: float = 0.0
-    """When it arrived, in seconds of the schedulers' shared time."""
+    """When it arrived, in seconds of the schedulers' shared time; 0.0 if unknown."""
     answers_person: bool = False
     """Whether a person reads the answer, if it comes to a natural end."""
     cached: CachedRequest | None = None
