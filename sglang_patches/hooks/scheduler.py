@@ -46,7 +46,7 @@ from sglang_patches.scheduling.cache_memory import IDLE_LOOPS, CacheMemory
 from sglang_patches.scheduling.contribution_order import ContributionOrder
 from sglang_patches.scheduling.control import handle, problems
 from sglang_patches.scheduling.decode_join import join
-from sglang_patches.scheduling.hints import hinted
+from sglang_patches.scheduling.hints import observed
 from sglang_patches.scheduling.metrics import SchedulerMetrics
 from sglang_patches.scheduling.mixed_step import mix
 from sglang_patches.scheduling.state import SchedulerState
@@ -410,7 +410,7 @@ def around_handle_dumper_control(
     operation = recv_req.method.removeprefix(CONTROL_PREFIX)
     if operation == "observed":
         # The HTTP process awaits no response.
-        hinted(self.hive, recv_req.body["hints"], recv_req.body["now"])
+        observed(self.hive, recv_req.body["ends"], recv_req.body["now"])
         return
     if operation == "check":
         idle = self.is_fully_idle()

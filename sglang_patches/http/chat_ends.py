@@ -12,6 +12,7 @@ from typing import Any
 
 from hive_frontend.wire import Event
 
+from hive.server.agents.tenant import qualified
 from hive.server.request_tag import tag_in
 from sglang_patches.http import routes
 from sglang_patches.http.arrival import now
@@ -27,7 +28,7 @@ class ChatEnds:
     def __init__(self, tokenizer_manager: Any) -> None:
         self._manager = tokenizer_manager
         self._pending: list[dict[str, Any]] = []
-        """Hints of this turn of the event loop."""
+        """Ends of this turn of the event loop."""
 
     def observe(self, request: Any) -> tuple[bool, ChatEnd | None]:
         """Return whether a person reads the request's answer, as far as that is known, and who observes its end.
@@ -48,12 +49,10 @@ class ChatEnds:
         session = (tag := tag_in(params.get("custom_params"))).get("session")
         if session is None or "expects_event" in tag:
             return
-        hint = {"session": session, "expects_event": event}
-        if "tenant" in tag:
-            hint["tenant"] = tag["tenant"]
+        end = {"session": qualified(tag.get("tenant"), session), "event": event}
         if not self._pending:
             asyncio.get_running_loop().call_soon(self._send)
-        self._pending.append(hint)
+        self._pending.append(end)
 
     def incremental(self) -> bool:
         """Whether each output of a stream has only its own text."""
@@ -62,8 +61,8 @@ class ChatEnds:
     def _send(self) -> None:
         from sglang.srt.managers.io_struct import DumperControlReqInput
 
-        hints, self._pending = self._pending, []
-        body = {"hints": hints, "now": now()}
+        ends, self._pending = self._pending, []
+        body = {"ends": ends, "now": now()}
         self._manager._dispatch_to_scheduler(
             DumperControlReqInput(method=f"{CONTROL_PREFIX}observed", body=body)
         )

@@ -46,6 +46,15 @@ def hinted(state: SchedulerState, hints: Iterable[Mapping[str, Any]], now: float
     return known
 
 
+def observed(state: SchedulerState, ends: Iterable[Mapping[str, Any]], now: float) -> None:
+    """Tell the cache how chats ended that the HTTP process observed, by qualified names of their sessions."""
+    at = state.at(now)
+    for end in ends:
+        state.hints[end["event"]] += 1
+        if state.tree is not None:
+            state.tree.observed(end["session"], end["event"], at)
+
+
 def _discard_answers(state: SchedulerState, session: str, tag: Mapping[str, Any]) -> None:
     """Discard answers that no branch continues."""
     state.hints["discard"] += 1

@@ -34,12 +34,16 @@ class Tree:
         self.departures: list[tuple[str, float, Event | None]] = []
         self.hints: list[tuple[str, Hint, float]] = []
         self.discarded: list[TreeNode] = []
+        self.ends: list[tuple[str, Event, float]] = []
 
     def departed(self, req: Request, now: float, event: Event | None) -> None:
         self.departures.append((req.rid, now, event))
 
     def hint(self, session: str, hint: Hint, now: float) -> None:
         self.hints.append((session, hint, now))
+
+    def observed(self, session: str, event: Event, now: float) -> None:
+        self.ends.append((session, event, now))
 
     def discard(self, node: TreeNode) -> None:
         self.discarded.append(node)
@@ -71,9 +75,9 @@ def end(scheduler: Scheduler, req: Request, reason: Any) -> None:
     replay.finish(scheduler, req, ended=not isinstance(reason, FINISH_ABORT))
 
 
-def observe(scheduler: Scheduler, *hints: dict[str, Any], now: float) -> None:
+def observe(scheduler: Scheduler, *ends: dict[str, Any], now: float) -> None:
     """What the HTTP process reports; the message has no response."""
-    message = DumperControlReqInput(method="hive:observed", body={"hints": list(hints), "now": now})
+    message = DumperControlReqInput(method="hive:observed", body={"ends": list(ends), "now": now})
     hooks.around_handle_dumper_control(
         lambda *_: pytest.fail("not SGLang's"),
         scheduler,
@@ -117,12 +121,17 @@ def test_hints_of_a_request_apply_when_it_has_ended(scheduler: Scheduler) -> Non
     assert scheduler.hive.tree.hints == [("s", Hint("tool", 3.0), 2.0)]  # type: ignore[union-attr]
 
 
-def test_what_was_observed_is_about_known_sessions_of_its_tenant(scheduler: Scheduler) -> None:
-    arrive(scheduler, "0", 1.0, session="s", tenant="red")
-    for tag in ({"session": "s"}, {"session": "s", "tenant": "blue"}, {"session": "s", "tenant": "red"}):
-        observe(scheduler, {**tag, "expects_event": "tool"}, now=2.0)
-    assert scheduler.hive.tree.hints == [("red|s", Hint("tool"), 2.0)]  # type: ignore[union-attr]
+def test_what_was_observed_reaches_the_cache(scheduler: Scheduler) -> None:
+    observe(scheduler, {"session": "red|s", "event": "tool"}, now=2.0)
+    assert scheduler.hive.tree.ends == [("red|s", "tool", 2.0)]  # type: ignore[union-attr]
     assert scheduler.hive.hints == {"tool": 1}
+
+
+def test_hints_are_about_known_sessions_of_their_tenant(scheduler: Scheduler) -> None:
+    arrive(scheduler, "0", 1.0, session="s", tenant="red")
+    hints = [{"session": "s", "tenant": tenant, "expects_event": "tool"} for tenant in (None, "blue", "red")]
+    assert hinted(scheduler.hive, hints, 2.0) == [False, False, True]
+    assert scheduler.hive.tree.hints == [("red|s", Hint("tool"), 2.0)]  # type: ignore[union-attr]
 
 
 def test_a_client_cannot_stamp_its_request() -> None:
@@ -146,7 +155,7 @@ class Http:
     def _dispatch_to_scheduler(self, message: DumperControlReqInput) -> None:
         assert message.method == "hive:observed"
         self.messages += 1
-        self.sent += message.body["hints"]
+        self.sent += message.body["ends"]
 
     def request(self, path: str = "/v1/chat/completions", body: dict[str, Any] | None = None) -> Any:
         return SimpleNamespace(scope={"path": path, PARSED: body, "app": self.app})
@@ -203,19 +212,19 @@ def test_only_chats_that_may_call_tools_are_observed(
 async def test_the_end_of_a_chat_is_reported(
     texts: list[str], options: dict[str, Any], event: str | None
 ) -> None:
-    expected = [] if event is None else [{"session": "s", "expects_event": event}]
+    expected = [] if event is None else [{"session": "s", "event": event}]
     assert await Http("qwen25").chat(*texts, **options) == expected
 
 
 async def test_pieces_of_an_incremental_stream_are_joined() -> None:
     (hint,) = await Http("qwen25", incremental=True).chat(CALL[:4], CALL[4:], stream=True)
-    assert hint["expects_event"] == "tool"
+    assert hint["event"] == "tool"
 
 
 async def test_ends_of_one_turn_of_the_event_loop_are_one_message() -> None:
     http = Http("qwen25")
     await asyncio.gather(*(http.chat("Hello.", tag={"tenant": "t"}) for _ in range(3)))
-    assert http.sent == [{"session": "s", "tenant": "t", "expects_event": "human"}] * 3
+    assert http.sent == [{"session": "t|s", "event": "human"}] * 3
     assert http.messages == 1
 
 
