@@ -8,7 +8,7 @@ value that cannot be read is ignored: its own system may allow it.  ``docs/hints
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -50,8 +50,9 @@ _CLAUDE_CODE = re.compile(r".*_session_([0-9a-fA-F-]{8,64})")
 _CACHE_KEY = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|ses_[A-Za-z0-9]{8,64}")
 """Prompt cache keys that are sessions of Codex or OpenCode.  Other clients share a key between dialogues."""
 
-_SIGNS = (b'"nvext"', b'"session_id"', b'"session_params"', b'"metadata"', b'"prompt_cache_key"')
-"""What a body without any of the fields does not contain, so that it need not be parsed."""
+_FIELDS = frozenset({"nvext", "session_id", "session_params", "metadata", "prompt_cache_key"})
+_SIGNS = tuple(f'"{name}"'.encode() for name in _FIELDS)
+"""A body that contains none of these has none of the fields, and need not be parsed."""
 
 
 def foreign_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, Any]:
@@ -81,10 +82,11 @@ def foreign_text(body: bytes) -> dict[str, Any]:
 def foreign_body(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a body says, as fields of a flat tag."""
     found: dict[str, Any] = {}
-    for read in (*(_reader(path) for path in _SESSION_FIELDS), _claude_code, _cache_key):
-        if (session := _session(read(body))) is not None:
-            found["session"] = session
-            break
+    if _FIELDS.isdisjoint(body):
+        return found
+    named = (*(_at(body, path) for path in _SESSION_FIELDS), _claude_code(body), _cache_key(body))
+    if (session := next(filter(None, map(_session, named)), None)) is not None:
+        found["session"] = session
     priority = _at(body, ("nvext", "agent_hints", "priority"))
     if type(priority) is int:
         found["kv_priority"] = max(-MAX_KV_PRIORITY, min(MAX_KV_PRIORITY, priority))
@@ -100,10 +102,6 @@ def _at(body: Any, path: tuple[str, ...]) -> Any:
     for name in path:
         body = body.get(name) if isinstance(body, Mapping) else None
     return body
-
-
-def _reader(path: tuple[str, ...]) -> Callable[[Mapping[str, Any]], Any]:
-    return lambda body: _at(body, path)
 
 
 def _claude_code(body: Mapping[str, Any]) -> Any:

@@ -50,9 +50,12 @@ def observed(state: SchedulerState, ends: Iterable[Mapping[str, Any]], now: floa
     """Tell the cache how chats ended that the HTTP process observed, by qualified names of their sessions."""
     at = state.at(now)
     for end in ends:
-        state.hints[end["event"]] += 1
+        session, event = end["session"], end["event"]
+        if not state.agents.has_session(session):
+            continue  # Its request was another data-parallel rank's.
+        state.hints[event] += 1
         if state.tree is not None:
-            state.tree.observed(end["session"], end["event"], at)
+            state.tree.observed(session, event, at)
 
 
 def _discard_answers(state: SchedulerState, session: str, tag: Mapping[str, Any]) -> None:

@@ -122,7 +122,8 @@ def test_hints_of_a_request_apply_when_it_has_ended(scheduler: Scheduler) -> Non
 
 
 def test_what_was_observed_reaches_the_cache(scheduler: Scheduler) -> None:
-    observe(scheduler, {"session": "red|s", "event": "tool"}, now=2.0)
+    arrive(scheduler, "0", 1.0, session="s", tenant="red")
+    observe(scheduler, *({"session": f"{name}s", "event": "tool"} for name in ("red|", "blue|", "")), now=2.0)
     assert scheduler.hive.tree.ends == [("red|s", "tool", 2.0)]  # type: ignore[union-attr]
     assert scheduler.hive.hints == {"tool": 1}
 

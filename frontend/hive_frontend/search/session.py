@@ -27,7 +27,7 @@ from hive_frontend.search.asked import asked_by, is_repeated
 from hive_frontend.search.events import Piece
 from hive_frontend.search.journal import Journal
 from hive_frontend.search.totals import Answered, Totals, UsageCounters
-from hive_frontend.search.waits import Waits
+from hive_frontend.search.waits import Wait, Waits
 from hive_frontend.wire import Event, SessionHint, check_name
 
 logger = logging.getLogger(__name__)
@@ -373,7 +373,7 @@ class Session:
     # Hints to servers
 
     def waiting(self, function: Callable[..., Any], event: Event) -> AbstractContextManager[None]:
-        return self._waits.tool(function, event)
+        return Wait(self._waits, function, event)
 
     def discard(self, state: str, sample: int) -> None:
         """Tell the servers that no branch continues an answer."""

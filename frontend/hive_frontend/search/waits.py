@@ -16,7 +16,8 @@ _MAX_TOOLS = 1024
 
 
 class ToolTimes:
-    """The mean duration of each tool function, over all runs of the process."""
+    """The mean duration of each tool function, over all runs of the process; calls shorter than `SHORT_S` are not
+    counted."""
 
     def __init__(self) -> None:
         self._totals: dict[tuple[str, str], tuple[int, float]] = {}
@@ -28,6 +29,8 @@ class ToolTimes:
 
     def add(self, function: Callable[..., Any], seconds: float) -> None:
         """Note how long a call took."""
+        if seconds < SHORT_S:
+            return
         name = _name(function)
         # The one called longest ago is forgotten first.
         count, total = self._totals.pop(name, (0, 0.0))
@@ -49,30 +52,34 @@ def _name(function: Callable[..., Any]) -> tuple[str, str]:
 tool_times = ToolTimes()
 
 
-class _Wait:
-    """A tool that runs."""
+class Wait:
+    """A call of a tool function, as a context."""
 
-    __slots__ = ("event", "mean", "started")
+    __slots__ = ("_waits", "event", "function", "started")
 
-    def __init__(self, event: Event, mean: float | None, started: float) -> None:
+    def __init__(self, waits: Waits, function: Callable[..., Any], event: Event) -> None:
+        self._waits = waits
+        self.function = function
         self.event = event
-        self.mean = mean
-        self.started = started
 
-    @property
-    def is_short(self) -> bool:
-        """Whether it may end any moment, as long as it has not run for `SHORT_S` seconds."""
-        return self.mean is None or self.mean < SHORT_S
+    def __enter__(self) -> None:
+        self.started = self._waits.began(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._waits.ended(self)
 
 
 class Waits:
-    """Calls `hint` when a session has no model call in flight and waits for tools, or for people through them."""
+    """Calls `hint` when a session has had no model call in flight for `SHORT_S` seconds and waits for tools, or for
+    people through them."""
 
     def __init__(self, hint: Callable[[Expects], None]) -> None:
         self._hint = hint
         self._calls = 0
         """Model calls in flight."""
-        self._tools: dict[_Wait, None] = {}
+        self._tools: dict[Wait, None] = {}
+        self._changed = 0.0
+        """When a tool began or the last model call ended, in the event loop's time."""
         self._timer: asyncio.TimerHandle | None = None
 
     @contextmanager
@@ -84,52 +91,44 @@ class Waits:
         finally:
             self._calls -= 1
             if self._tools and not self._calls:
-                # The branch that got the answer usually makes its next call at once.
-                self._look_in(SHORT_S)
+                self._change()
 
-    @contextmanager
-    def tool(self, function: Callable[..., Any], event: Event) -> Iterator[None]:
-        """The block is a call of a tool function, which waits for `event`."""
-        loop = asyncio.get_running_loop()
-        wait = _Wait(event, tool_times.mean(function), loop.time())
+    def began(self, wait: Wait) -> float:
+        """Note that a tool runs; return the time."""
         self._tools[wait] = None
-        self._look_in(SHORT_S if wait.is_short else 0.0)
-        try:
-            yield
-        finally:
-            del self._tools[wait]
-            tool_times.add(function, loop.time() - wait.started)
-            if not self._tools:
-                self.close()
+        return self._change()
+
+    def ended(self, wait: Wait) -> None:
+        """Note that a tool has ended."""
+        del self._tools[wait]
+        tool_times.add(wait.function, asyncio.get_running_loop().time() - wait.started)
 
     def close(self) -> None:
-        """Give no more hints about the tools that run now."""
+        """Give no more hints."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
 
-    def _look_in(self, seconds: float) -> None:
+    def _change(self) -> float:
         loop = asyncio.get_running_loop()
-        when = loop.time() + seconds
-        if self._timer is None or self._timer.when() > when:
-            self.close()
-            self._timer = loop.call_at(when, self._look)
+        self._changed = loop.time()
+        # A timer that is under way looks again later: most tools are short, and a timer for each would cost more.
+        if self._timer is None:
+            self._timer = loop.call_later(SHORT_S, self._look)
+        return self._changed
 
     def _look(self) -> None:
-        """Give a hint if the session waits, and will probably wait for a while."""
+        """Give a hint if the session has waited for a while."""
         self._timer = None
         if self._calls or not self._tools:
             return
-        now = asyncio.get_running_loop().time()
-        ages = {wait: now - wait.started for wait in self._tools}
-        soon = [SHORT_S - age for wait, age in ages.items() if wait.is_short and age < SHORT_S]
-        if soon:
-            self._look_in(max(soon))
+        loop = asyncio.get_running_loop()
+        if (left := self._changed + SHORT_S - loop.time()) > 0:
+            self._timer = loop.call_later(left, self._look)
             return
-        event: Event = "human" if all(wait.event == "human" for wait in ages) else "tool"
+        event: Event = "human" if all(wait.event == "human" for wait in self._tools) else "tool"
         expects: Expects = {"event": event}
-        left = [None if wait.mean is None else wait.mean - age for wait, age in ages.items()]
-        known = [seconds for seconds in left if seconds is not None and seconds > 0]
-        if len(known) == len(left):
-            expects["seconds"] = round(min(known), 3)
+        means = [(tool_times.mean(wait.function), wait.started) for wait in self._tools]
+        ends = [started + mean for mean, started in means if mean is not None]
+        if len(ends) == len(means) and (seconds := min(ends) - loop.time()) > 0:
+            expects["seconds"] = round(seconds, 3)
         self._hint(expects)
