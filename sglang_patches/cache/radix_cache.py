@@ -116,9 +116,6 @@ class AgentAware(current().storing):  # type: ignore[misc]
         """Note what a session waits for, as far as the server saw after its request had ended."""
         self.accounting.observed(session, event, now)
 
-    def observed(self, session: str, event: Event, now: float) -> None:
-        """Note what a session waits for, as far as the server saw after its request had ended."""
-
     def discard(self, node: TreeNode) -> None:
         """Evict a leaf before all others, unless it is in use, shared, or no leaf any more."""
         if not isinstance(self.evictable_leaves, LeafIndex) or node not in self.evictable_leaves:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hive.server.agents.registry import OTHER
 from hive.server.eviction.base import EvictionPolicy
-from hive.server.eviction.dialogues import Dialogue
+from hive.server.eviction.dialogues import HIT_BUCKETS, Dialogue, hit_bucket
 from hive.server.eviction.hints import Event, Hint
 from hive.server.eviction.node import NodeRecord, Session
 from hive.server.eviction.retention import Retention
@@ -97,9 +97,13 @@ class ResidencyAccounting:
                 _take(self.held, node.agent, tokens)
                 self.held[use.agent] += tokens
             node.agent = use.agent
-            self.joined(node, use)
             if node.dialogue is not None:
-                node.turn = node.dialogue.turn
+                if node.dialogue is use.dialogue:
+                    node.dialogue.path[hit_bucket(node.hits)] += tokens
+                    node.turn = node.dialogue.turn
+                elif node.turn == node.dialogue.turn:
+                    node.dialogue.path[hit_bucket(node.hits - 1)] -= tokens
+            self.joined(node, use)
         if path:
             path[0][0].ends += 1
         return producers
@@ -111,7 +115,7 @@ class ResidencyAccounting:
         self._total(use.agent).stored += tokens
         record = NodeRecord(use.agent, use.agent, self.clock, use.session)
         if use.dialogue is not None:
-            use.dialogue.added += tokens
+            use.dialogue.path[0] += tokens
             record.dialogue, record.turn = use.dialogue, use.dialogue.turn
         return record
 
@@ -199,18 +203,18 @@ class ResidencyAccounting:
         session = self._sessions.get(session_name)
         if session is None:
             return 0
-        return sum(dialogue.kept + dialogue.added for dialogue in session.dialogues.values())
+        return sum(sum(dialogue.path) for dialogue in session.dialogues.values())
 
     def _continue(self, use: Use, path: Sequence[tuple[NodeRecord, int]], now: float) -> None:
         """Find the dialogue that an admitted request continues, or begin one."""
         self.now = now = max(now, self.now)
         dialogue = use.dialogue = self._dialogue(use, path)
         if dialogue.running == 0:
-            matched = old = 0
+            matched, old = [0] * HIT_BUCKETS, 0
             for node, tokens in path:
                 if node.dialogue is dialogue:
                     if node.turn == dialogue.turn:
-                        matched += tokens
+                        matched[hit_bucket(node.hits)] += tokens
                     else:
                         old += tokens
             if self.policy is not None:
@@ -218,7 +222,7 @@ class ResidencyAccounting:
             if dialogue.idle:
                 dialogue.returned(now - dialogue.since)
             dialogue.turn += 1
-            dialogue.kept, dialogue.added, dialogue.trimmed = matched + old, 0, False
+            dialogue.path = [0] * HIT_BUCKETS
             dialogue.event = dialogue.expected = None
             dialogue.idle = False
             dialogue.since = now
@@ -274,8 +278,8 @@ class ResidencyAccounting:
         _take(self.held, node.agent, tokens)
         self._total(node.producer).evicted += tokens
         dialogue = node.dialogue
-        if dialogue is not None and node.turn == dialogue.turn and not dialogue.trimmed:
-            dialogue.trimmed = True
+        if dialogue is not None and node.turn == dialogue.turn:
+            dialogue.path[hit_bucket(node.hits)] -= tokens
             if self.policy is not None and not dialogue.named:
                 self.policy.lost(dialogue, self.now, self.clock)
         if self.policy is not None:
@@ -287,6 +291,9 @@ class ResidencyAccounting:
         self.retention.release(name)
         if session is not None:
             session.ended = True
+            if self.policy is not None:
+                for dialogue in session.dialogues.values():
+                    self.policy.ended(dialogue)
         return session
 
     def holds(self, agent: str) -> bool:

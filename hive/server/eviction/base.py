@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar, Self
 
 import numpy as np
@@ -44,15 +44,17 @@ class EvictionPolicy(ABC):
     def evicted(self, node: NodeRecord, tokens: int, clock: int) -> None:  # noqa: B027 (learning is optional)
         """Note that ``tokens`` of a node were evicted."""
 
-    def continued(self, dialogue: Dialogue, now: float, clock: int, matched: int, old: int) -> None:  # noqa: B027
+    def continued(  # noqa: B027
+        self, dialogue: Dialogue, now: float, clock: int, matched: Sequence[int], old: int
+    ) -> None:
         """Note that a dialogue's next request was admitted; the dialogue still describes the previous one.
 
         Args:
             dialogue: the dialogue; new if its ``turn`` is 0.
             now: the time, in seconds.
             clock: the current clock, in admissions.
-            matched: tokens on the previous request's path that this one matched, only used by this dialogue.
-            old: tokens off that path that it matched, only used by this dialogue.
+            matched: by hit bucket, tokens of the dialogue's path that the request matched.
+            old: tokens off the path that it matched, used by this dialogue only.
         """
 
     def departed(self, dialogue: Dialogue, clock: int) -> None:  # noqa: B027
@@ -63,6 +65,9 @@ class EvictionPolicy(ABC):
 
     def retained(self, dialogues: Collection[Dialogue]) -> None:  # noqa: B027
         """Keep the KV that the next requests of these dialogues need, and of no others, while there is other KV."""
+
+    def ended(self, dialogue: Dialogue) -> None:  # noqa: B027
+        """Note that a dialogue's session has ended."""
 
     def lost(self, dialogue: Dialogue, now: float, clock: int) -> None:  # noqa: B027
         """Note that the tree may no longer show when a dialogue continues, because its KV was evicted."""

@@ -7,7 +7,7 @@ eviction predicts this time for each dialogue, not for each node.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hive.server.eviction.hints import Event
 
@@ -17,6 +17,13 @@ RHYTHM_LIMITS = (5.0, 10.0, 25.0, 80.0)
 """Seconds between the classes of rhythm."""
 RHYTHMS = len(RHYTHM_LIMITS) + 2
 """Classes of rhythm; the last one is that of dialogues without a gap so far."""
+
+HIT_BUCKETS = 4
+
+
+def hit_bucket(hits: int) -> int:
+    """Return the class of KV that was used ``hits`` times after it was stored: 0, 1, 2, more."""
+    return min(hits, HIT_BUCKETS - 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -39,12 +46,8 @@ class Dialogue:
     """What the server saw at the end of the last request, or what the client said since."""
     expected: float | None = None
     """Seconds from ``since`` to the next request, as the client says."""
-    kept: int = 0
-    """Tokens of its own KV that its last request matched."""
-    added: int = 0
-    """Tokens of its own KV that its last request stored."""
-    trimmed: bool = False
-    """Whether some of that KV was evicted since."""
+    path: list[int] = field(default_factory=lambda: [0] * HIT_BUCKETS)
+    """Tokens of its own KV on the device that its last request used or stored, by :func:`hit_bucket`."""
     gaps: int = 0
     _log_gap: float = 0.0
 

@@ -38,7 +38,8 @@ _PRIOR: Array = 0.3 / (1.0 + _EDGES)
 _EVENT_NUMBERS = {None: 0} | {event: number for number, event in enumerate(EVENTS, start=1)}
 _EVENTS = len(_EVENT_NUMBERS)
 _KINDS = _EVENTS * RHYTHMS
-_EVIDENCE = 100.0
+import os
+_EVIDENCE = float(os.environ.get("RK","10"))
 """Seconds of observed idle time that weigh as much as the prior."""
 _HALF_LIFE = 4096
 """Admissions after which the weight of evidence is halved, and after which a dialogue that has not returned is counted
@@ -124,6 +125,10 @@ class Returns:
             count, total, squares = self._errors
             fade = 1.0 - 1.0 / _HALF_LIFE
             self._errors = (count * fade + 1.0, total * fade + error, squares * fade + error * error)
+
+    def ended(self, dialogue: Dialogue) -> None:
+        """Note that a dialogue has no next request: its end is no evidence about those that wait."""
+        self._waiting.pop(dialogue.number, None)
 
     def lost(self, dialogue: Dialogue, now: float, clock: int) -> None:
         """Learn from a dialogue whose return can no longer be seen that it had not returned so far."""
@@ -236,7 +241,8 @@ def _hazard(returned: Array, lost: Array, prior: Array) -> Array:
     events = returned + lost
     later = np.flip(np.cumsum(np.flip(events, -1), axis=-1), -1) - events
     exposure = (later + events / 2) * _WIDTHS
-    hazard: Array = (returned + _EVIDENCE * prior) / (exposure + _EVIDENCE)
+    evidence = _EVIDENCE * _WIDTHS
+    hazard: Array = (returned + evidence * prior) / (exposure + evidence)
     return hazard
 
 

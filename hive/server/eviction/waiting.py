@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hive.server.eviction.dialogues import Dialogue
+from hive.server.eviction.dialogues import HIT_BUCKETS, Dialogue, hit_bucket
 from hive.server.eviction.hints import Hint
 from hive.server.eviction.node import NodeRecord
 from hive.server.eviction.returns import Returns
@@ -21,10 +21,11 @@ _TURNS = 1 << 6
 FIRST_CLASS = 1 << 24
 """The lowest class of a node with a dialogue; hit density has lower ones (4097 agents of 8 classes)."""
 
-_OLD, _NEW, _OFF_PATH = 0, 1, 2
-_PRIOR: Array = np.array([0.95, 0.9, 0.05])
-"""Parts of KV that next requests use: that was used before, that was added last, and off the path."""
-_EVIDENCE = 4096.0
+_OFF_PATH = HIT_BUCKETS
+_PRIOR: Array = np.array([0.9, 0.95, 0.95, 0.95, 0.05])
+"""Parts of KV that next requests use: on the dialogue's path by hit bucket, and off the path."""
+import os
+_EVIDENCE = float(os.environ.get("WE","256"))
 """Tokens that weigh as much as the prior."""
 _FADE = 0.98
 """Weight of the evidence that is left after each turn of an agent."""
@@ -49,27 +50,27 @@ class Waiting:
         self._factor: Array = np.ones(_PLACES)
         self._retained = np.zeros(_PLACES, np.bool_)
         self._discarded = np.zeros(_PLACES, np.bool_)
-        self._used: Array = np.zeros((1, 3))
-        self._offered: Array = np.zeros((1, 3))
+        self._used: Array = np.zeros((1, HIT_BUCKETS + 1))
+        self._offered: Array = np.zeros((1, HIT_BUCKETS + 1))
         self._seconds = 1.0
         """Seconds between two admissions."""
         self._began: tuple[float, int] | None = None
 
     def class_of(self, node: NodeRecord) -> int:
-        """Return (dialogue, turn, new) as one number."""
+        """Return (dialogue, turn, hit bucket) as one number."""
         dialogue = node.dialogue
         assert dialogue is not None
         place = dialogue.number % _PLACES
-        return FIRST_CLASS + ((place * _TURNS + node.turn % _TURNS) << 1 | (node.hits == 0))
+        return FIRST_CLASS + (place * _TURNS + node.turn % _TURNS) * HIT_BUCKETS + hit_bucket(node.hits)
 
     def continued(
-        self, dialogue: Dialogue, agent: int, now: float, clock: int, matched: int, old: int
+        self, dialogue: Dialogue, agent: int, now: float, clock: int, matched: Sequence[int], old: int
     ) -> None:
         """Learn from a dialogue's next request (see :meth:`EvictionPolicy.continued`)."""
         self._measure(now, clock)
         if dialogue.idle:
             self._returns.returned(dialogue, now - dialogue.since, clock)
-        if dialogue.turn and not dialogue.trimmed:
+        if dialogue.turn:
             self._learn(dialogue, agent, matched, old)
         place = dialogue.number % _PLACES
         self._turn[place] = (dialogue.turn + 1) % _TURNS
@@ -91,11 +92,17 @@ class Waiting:
         self._row[place] = self._returns.row(dialogue, agent)
         self._factor[place] = 2.0 ** (hint.priority / _PRIORITY_DOUBLING)
         self._discarded[place] = hint.discard or hint.event == "end"
+        if self._discarded[place]:
+            self.ended(dialogue)
 
     def retained(self, dialogues: Collection[Dialogue]) -> None:
         """Keep the KV of these dialogues, and of no others."""
         self._retained[:] = False
         self._retained[[dialogue.number % _PLACES for dialogue in dialogues]] = True
+
+    def ended(self, dialogue: Dialogue) -> None:
+        """Note that a dialogue has no next request."""
+        self._returns.ended(dialogue)
 
     def lost(self, dialogue: Dialogue, now: float, clock: int) -> None:
         """Note that the return of a dialogue may not be seen."""
@@ -110,26 +117,24 @@ class Waiting:
     def worth(self, classes: NDArray[np.int32], now: float, clock: int) -> Array:
         """Return the worth of nodes, in hits per token and admission, [n]."""
         codes = classes - FIRST_CLASS
-        new = codes & 1
-        turns = (codes >> 1) % _TURNS
-        places = codes // (2 * _TURNS)
+        hits = codes % HIT_BUCKETS
+        turns = codes // HIT_BUCKETS % _TURNS
+        places = codes // (HIT_BUCKETS * _TURNS)
         worth = self._returns.values(self._row[places], np.maximum(now - self._since[places], 0.0), now, clock)
-        kinds = np.where(self._turn[places] == turns, new, _OFF_PATH)
-        worth *= self._parts()[self._agent[places], kinds] * self._factor[places] * self._seconds
+        kinds = np.where(self._turn[places] == turns, hits, _OFF_PATH)
+        worth *= self._parts()[self._agent[places], kinds] * self._factor[places] * self._seconds * float(os.environ.get("WM","1"))
         worth += RETAINED * (self._retained[places] & (kinds != _OFF_PATH))
         worth[self._discarded[places]] = DISCARDED
         return worth
 
-    def _learn(self, dialogue: Dialogue, agent: int, matched: int, old: int) -> None:
+    def _learn(self, dialogue: Dialogue, agent: int, matched: Sequence[int], old: int) -> None:
         if agent >= len(self._used):
-            more = np.zeros((max(agent + 1, 2 * len(self._used)) - len(self._used), 3))
+            more = np.zeros((max(agent + 1, 2 * len(self._used)) - len(self._used), HIT_BUCKETS + 1))
             self._used = np.concatenate([self._used, more])
             self._offered = np.concatenate([self._offered, more])
-        kept = min(matched, dialogue.kept)
-        added = min(matched - kept, dialogue.added)
-        left = dialogue.kept + dialogue.added - kept - added
-        self._used[agent] = self._used[agent] * _FADE + (kept, added, old)
-        self._offered[agent] = self._offered[agent] * _FADE + (dialogue.kept, dialogue.added, max(left, old))
+        left = sum(dialogue.path) - sum(matched)
+        self._used[agent] = self._used[agent] * _FADE + [*matched, old]
+        self._offered[agent] = self._offered[agent] * _FADE + [*dialogue.path, max(left, old)]
 
     def _parts(self) -> Array:
         """By agent, the parts of KV that next requests use; an agent without evidence has those of all."""

@@ -25,7 +25,7 @@ LRU.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -35,14 +35,13 @@ from numpy.typing import NDArray
 from hive.server.agents.registry import OTHER
 from hive.server.eviction.agent_numbers import AgentNumbers
 from hive.server.eviction.base import EvictionPolicy, Score, Weigh
-from hive.server.eviction.dialogues import Dialogue
+from hive.server.eviction.dialogues import HIT_BUCKETS, Dialogue, hit_bucket
 from hive.server.eviction.hints import Hint
 from hive.server.eviction.node import NodeRecord
 from hive.server.eviction.waiting import FIRST_CLASS, Waiting
 
 AGE_BINS = 48
 BINS_PER_DOUBLING = 3
-HIT_BUCKETS = 4
 _BUCKET_OF_ENDS = (0, 0, 1, 2, 2, 3)
 """Hit bucket by number of branches, for anonymous requests: a dialogue branches once behind each of its turns."""
 _KINDS = HIT_BUCKETS * 2
@@ -94,7 +93,7 @@ class DensityPolicy(EvictionPolicy):
         return cls(score)
 
     def class_of(self, node: NodeRecord) -> int:
-        """(agent, hits, shared) or (dialogue, turn, new) as one number; -1 for a dead node."""
+        """(agent, hits, shared) or (dialogue, turn, hits) as one number; -1 for a dead node."""
         if node.dead:
             return -1
         if node.dialogue is not None:
@@ -111,7 +110,9 @@ class DensityPolicy(EvictionPolicy):
             place, weight = self._place(node, clock), self._weight(clock)
             self._evictions[place] += tokens * weight
 
-    def continued(self, dialogue: Dialogue, now: float, clock: int, matched: int, old: int) -> None:
+    def continued(
+        self, dialogue: Dialogue, now: float, clock: int, matched: Sequence[int], old: int
+    ) -> None:
         self._waiting.continued(dialogue, self._agent(dialogue.agent), now, clock, matched, old)
 
     def departed(self, dialogue: Dialogue, clock: int) -> None:
@@ -122,6 +123,9 @@ class DensityPolicy(EvictionPolicy):
 
     def retained(self, dialogues: Collection[Dialogue]) -> None:
         self._waiting.retained(dialogues)
+
+    def ended(self, dialogue: Dialogue) -> None:
+        self._waiting.ended(dialogue)
 
     def lost(self, dialogue: Dialogue, now: float, clock: int) -> None:
         self._waiting.lost(dialogue, now, clock)
@@ -200,7 +204,7 @@ def _kind(node: NodeRecord) -> int:
     if node.agent == OTHER:
         bucket = _BUCKET_OF_ENDS[min(node.ends, len(_BUCKET_OF_ENDS) - 1)]
     else:
-        bucket = min(node.hits, HIT_BUCKETS - 1)
+        bucket = hit_bucket(node.hits)
     return bucket * 2 + node.shared
 
 
