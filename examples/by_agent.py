@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from hive_frontend import Client, Completion, Request, Usage
-from hive_frontend.client import OnText
+from hive_frontend.client import OnText, SessionHint
 
 
 class ByAgent(Client):
@@ -30,6 +30,10 @@ class ByAgent(Client):
 
     async def register(self, agent: str, session: str) -> None:
         await self._of(agent).register(agent, session)
+
+    def hint(self, hint: SessionHint) -> None:
+        for client in self._all():
+            client.hint(hint)
 
     async def end_session(self, session: str) -> None:
         await asyncio.gather(*(client.end_session(session) for client in self._all()))

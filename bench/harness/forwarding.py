@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hive_frontend.client import OnText
+from hive_frontend.client import OnText, SessionHint
 
 from hive import Client, Completion, Message, Request
 
@@ -23,6 +23,9 @@ class ForwardingModel(Client):
 
     async def register(self, agent: str, session: str) -> None:
         await self._model.register(agent, session)
+
+    def hint(self, hint: SessionHint) -> None:
+        self._model.hint(hint)
 
     async def end_session(self, session: str) -> None:
         await self._model.end_session(session)

@@ -2,9 +2,9 @@
 
 Uses the standard library only. It is the one module of the frontend that the server imports.
 
-In a body the tag is `custom_params.hive`, a flat object of scalars. `x-hive-*` headers carry the same fields and take
-precedence. `sglang-router` drops `custom_params` from bodies; the `x-request-id-hive-*` headers carry the same fields
-under names that it forwards.
+In a body the tag is `custom_params.hive`, an object. `x-hive-*` headers carry the same fields and take precedence; its
+object `expects` is two headers, `x-hive-expects-event` and `x-hive-expects-seconds`. `sglang-router` drops
+`custom_params` from bodies; the `x-request-id-hive-*` headers carry the same fields under names that it forwards.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, Literal, TypedDict, TypeGuard
+from typing import Any, Literal, NotRequired, Required, TypedDict, TypeGuard, get_args
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")
 """Names of agents, sessions, states, tenants, scopes and messages."""
@@ -22,6 +22,13 @@ MAX_SAMPLE = 2**31 - 1
 Replay = Literal["stepwise", "hotspot", "distinct", "off"]
 REPLAY_MODES: tuple[Replay, ...] = ("stepwise", "hotspot", "distinct", "off")
 
+Event = Literal["tool", "human", "subagent", "end"]
+"""What a session waits for after a request: a tool's result, a person's answer, a subagent, or nothing: it is over."""
+EVENTS: tuple[Event, ...] = get_args(Event)
+MAX_HINT_SECONDS = 604800
+"""The longest time that a hint can name: a week."""
+MAX_KV_PRIORITY = 100
+
 TAG_KEY = "hive"
 """Key of the tag in `custom_params`."""
 BODY_FIELD = f"custom_params.{TAG_KEY}"
@@ -29,8 +36,40 @@ HEADER_PREFIX = "x-hive-"
 ROUTED_PREFIX = "x-request-id-hive-"
 
 
-class Tag(TypedDict, total=False):
-    """The identity of a request: its agent, session and state, and how to replay it."""
+class Expects(TypedDict):
+    """What a session waits for, and for how many seconds if known."""
+
+    event: Event
+    seconds: NotRequired[float]
+
+
+class Hints(TypedDict, total=False):
+    """What a client knows about the next use of a session's KV."""
+
+    expects: Expects
+    kv_priority: int
+    """KV of higher priority is evicted later, all else being equal, -100 to 100. (SGLang's own `priority` orders
+    requests.)"""
+    retain: float
+    """Seconds for which the KV should stay."""
+    discard: bool
+    """Whether the KV will not be used again."""
+
+
+class SessionHint(Hints, total=False):
+    """Hints about a session between its requests.
+
+    With a `state`, whose only hint is `discard`, it is about the KV of the answers to this state and its parts
+    (`state/...`), or of one of them, a `sample`.
+    """
+
+    session: Required[str]
+    state: str
+    sample: int
+
+
+class Tag(Hints, total=False):
+    """The identity of a request: its agent, session and state, how to replay it, and what follows it."""
 
     agent: str
     session: str

@@ -10,17 +10,22 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import Any, cast
 
 from hive_frontend.wire import (
     BODY_FIELD,
+    EVENTS,
     HEADER_PREFIX,
+    MAX_HINT_SECONDS,
+    MAX_KV_PRIORITY,
     MAX_SAMPLE,
     NAME_PATTERN,
     NAME_RULE,
     REPLAY_MODES,
     ROUTED_PREFIX,
     TAG_KEY,
+    Event,
     Replay,
     is_name,
 )
@@ -86,6 +91,16 @@ class RequestTag:
     """Resample this many steps, those with the highest scores."""
     hotspot_decay: float | None = None
     """Steps over which a score falls by a factor of e."""
+    expects_event: Event | None = None
+    """What the session waits for after this request."""
+    expects_seconds: float | None = None
+    """Expected seconds until its next request."""
+    kv_priority: int | None = None
+    """KV of higher priority is evicted later, all else being equal."""
+    retain: float | None = None
+    """Seconds for which the session's KV should stay."""
+    discard: bool | None = None
+    """Whether the session's KV will not be used again."""
 
     @classmethod
     def parse(cls, mapping: Any, field: str = BODY_FIELD) -> RequestTag:
@@ -94,10 +109,36 @@ class RequestTag:
         Raises:
             RequestError: with the field and its rule, if a key is unknown or a value is invalid.
         """
-        fields = as_object(field, mapping)
-        return cls(
-            **{key: _checked(f"{field}.{shown_key(key)}", key, value) for key, value in fields.items()}
-        )
+        return cls._parse(as_object(field, mapping), f"{field}.", _IN_BODY)
+
+    @classmethod
+    def parse_hints(cls, mapping: Any, prefix: str = "") -> RequestTag:
+        """Read hints about a session, an object with its ``session`` and the tag's fields for hints.
+
+        ``prefix`` comes before the names of its fields in errors.
+
+        Raises:
+            RequestError: as :meth:`parse`, or if the session is missing.
+        """
+        tag = cls._parse(as_object(prefix.rstrip(".") or "body", mapping), prefix, _OF_HINTS)
+        if tag.session is None:
+            raise RequestError(f"{prefix}session", f"{NAME_RULE}, and is missing")
+        if tag.sample is not None and tag.state is None:
+            raise RequestError(f"{prefix}sample", "needs a state")
+        alone = tag.discard and tag.expects_event is None and tag.kv_priority is None
+        if tag.state is not None and not alone:
+            raise RequestError(
+                f"{prefix}state", "needs discard alone: other hints are about the whole session"
+            )
+        return tag
+
+    @classmethod
+    def _parse(cls, fields: Mapping[str, Any], prefix: str, known: Collection[str]) -> RequestTag:
+        for key, value in fields.items():
+            _check(f"{prefix}{shown_key(key)}", key, value, known)
+        tag = cls(**flat(fields))
+        _check_hints(tag, f"{prefix}retain")
+        return tag
 
     def to_dict(self) -> dict[str, str | int | float]:
         """Return the fields that are set."""
@@ -108,14 +149,47 @@ class RequestTag:
 
 
 _FIELDS = tuple(item.name for item in fields(RequestTag))
+_EXPECTS = ("event", "seconds")
+_IN_BODY = (*(name for name in _FIELDS if not name.startswith("expects_")), "expects")
+_OF_HINTS = ("session", "state", "sample", "expects", "kv_priority", "retain", "discard")
 EMPTY_TAG = RequestTag()
 
 header_tag: ContextVar[RequestTag] = ContextVar("header_tag", default=EMPTY_TAG)
 """The tag in the headers of the current HTTP request, which applies to every engine request that it makes."""
 
 
+def flat(tag: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a checked tag of a body with ``expects`` as two fields: SGLang's messages carry no deeper objects."""
+    if "expects" not in tag:
+        return dict(tag)
+    fields = dict(tag)
+    return fields | {f"expects_{name}": value for name, value in fields.pop("expects").items()}
+
+
+foreign_tag: ContextVar[Mapping[str, Any]] = ContextVar("foreign_tag", default=MappingProxyType({}))
+"""What the current HTTP request says in other systems' fields (:mod:`hive.server.dialects`), flat."""
+
+
+def tag_of_request(tag: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the tag of a request to the engine, flat: the body's, which the headers override.
+
+    Other systems' fields apply where it is silent.  They name no session for a request with a state: its seed may
+    depend on both.
+    """
+    fields = flat(tag or {})
+    if header := header_tag.get().to_dict():
+        if "expects_event" in header:
+            fields.pop("expects_seconds", None)
+        fields |= header
+    if foreign := foreign_tag.get():
+        fields = {
+            name: value for name, value in foreign.items() if name != "session" or "state" not in fields
+        } | fields
+    return fields
+
+
 def tag_in(custom_params: Any) -> dict[str, Any]:
-    """Return the tag in ``custom_params`` in wire format, empty if absent; its fields have been checked before."""
+    """Return the tag in ``custom_params``, flat, empty if absent; its fields have been checked before."""
     tag = (custom_params or {}).get(TAG_KEY)
     return tag if isinstance(tag, dict) else {}
 
@@ -148,8 +222,20 @@ def check_known(fields: Mapping[str, Any], known: Collection[str], prefix: str =
             raise RequestError(f"{prefix}{shown_key(name)}", f"is unknown, the fields are {', '.join(known)}")
 
 
-def _checked(field: str, name: Any, value: Any) -> Any:
-    """Return a value of the tag after checking it by the rule of its field."""
+def _check(field: str, name: Any, value: Any, known: Collection[str]) -> None:
+    """Check a value of a body's tag by the rule of its field."""
+    if name not in known:
+        raise RequestError(field, f"is unknown, the fields are {', '.join(known)}")
+    if name != "expects":
+        _check_flat(field, name, value)
+        return
+    expects = as_object(field, value)
+    check_known(expects, _EXPECTS, f"{field}.")
+    for key in ("event", *expects):
+        _check_flat(f"{field}.{key}", f"expects_{key}", expects.get(key))
+
+
+def _check_flat(field: str, name: str, value: Any) -> None:
     match name:
         case "agent" | "session" | "state" | "tenant" | "scope":
             if not is_name(value):
@@ -160,9 +246,7 @@ def _checked(field: str, name: Any, value: Any) -> Any:
                     field, f"must be an integer between 0 and {MAX_SAMPLE}, got {shown(value)}"
                 )
         case "replay":
-            if value not in REPLAY_MODES:
-                names = " or ".join(map(repr, REPLAY_MODES))
-                raise RequestError(field, f"must be {names}, got {shown(value)}")
+            _check_one_of(field, value, REPLAY_MODES)
         case "hotspot_threshold":
             if not (_is_number(value) and 0.0 <= value < 1.0):
                 raise RequestError(field, f"must be a number from 0 to below 1, got {shown(value)}")
@@ -174,9 +258,35 @@ def _checked(field: str, name: Any, value: Any) -> Any:
         case "hotspot_decay":
             if not (_is_number(value) and 0.0 < value <= 1e9):
                 raise RequestError(field, f"must be a number of steps above 0, got {shown(value)}")
+        case "expects_event":
+            _check_one_of(field, value, EVENTS)
+        case "expects_seconds" | "retain":
+            if not (_is_number(value) and 0 <= value <= MAX_HINT_SECONDS):
+                raise RequestError(
+                    field, f"must be a number of seconds from 0 to {MAX_HINT_SECONDS}, got {shown(value)}"
+                )
+        case "kv_priority":
+            if type(value) is not int or not -MAX_KV_PRIORITY <= value <= MAX_KV_PRIORITY:
+                raise RequestError(
+                    field,
+                    f"must be an integer from {-MAX_KV_PRIORITY} to {MAX_KV_PRIORITY}, got {shown(value)}",
+                )
+        case "discard":
+            if type(value) is not bool:
+                raise RequestError(field, f"must be true or false, got {shown(value)}")
         case _:
             raise RequestError(field, f"is unknown, the fields are {', '.join(_FIELDS)}")
-    return value
+
+
+def _check_hints(tag: RequestTag, field: str) -> None:
+    """Check that hints do not contradict each other; ``field`` is the name of ``retain`` for errors."""
+    if tag.retain is not None and (tag.discard or tag.expects_event == "end"):
+        raise RequestError(field, "must not be combined with discard or with the end of the session")
+
+
+def _check_one_of(field: str, value: Any, names: Collection[str]) -> None:
+    if value not in names:
+        raise RequestError(field, f"must be {' or '.join(map(repr, names))}, got {shown(value)}")
 
 
 def _is_number(value: Any) -> bool:
@@ -196,19 +306,29 @@ def tag_from_headers(headers: Iterable[tuple[bytes, bytes]]) -> RequestTag:
         header = raw_name.decode("latin-1")
         # Header names have dashes for underscores.
         name = header.partition("hive-")[2].replace("-", "_")
-        value: str | int | float = raw_value.decode("latin-1").strip()
+        value: str | int | float | bool = raw_value.decode("latin-1").strip()
         if name in found:
             raise RequestError(shown_key(header), "must not be given twice")
-        if name in _INTEGERS and _DECIMAL.fullmatch(cast(str, value)):
-            value = int(value)
-        elif name in _NUMBERS and _FRACTION.fullmatch(cast(str, value)):
-            value = float(value)
-        found[name] = _checked(shown_key(header), name, value)
-    return RequestTag(**found) if found else EMPTY_TAG
+        text = cast(str, value)
+        if name in _INTEGERS and _DECIMAL.fullmatch(text):
+            value = int(text)
+        elif name in _NUMBERS and _FRACTION.fullmatch(text):
+            value = float(text)
+        elif name == "discard" and text in ("true", "false"):
+            value = text == "true"
+        _check_flat(shown_key(header), name, value)
+        found[name] = value
+    if not found:
+        return EMPTY_TAG
+    tag = RequestTag(**found)
+    if tag.expects_seconds is not None and tag.expects_event is None:
+        raise RequestError(f"{HEADER_PREFIX}expects-seconds", f"needs {HEADER_PREFIX}expects-event")
+    _check_hints(tag, f"{HEADER_PREFIX}retain")
+    return tag
 
 
 _HEADER_PREFIXES = (HEADER_PREFIX.encode(), ROUTED_PREFIX.encode())
-_INTEGERS = ("sample", "hotspot_top_k")
-_NUMBERS = ("hotspot_threshold", "hotspot_decay")
-_DECIMAL = re.compile(r"[0-9]{1,10}", re.ASCII)
+_INTEGERS = ("sample", "hotspot_top_k", "kv_priority")
+_NUMBERS = ("hotspot_threshold", "hotspot_decay", "expects_seconds", "retain")
+_DECIMAL = re.compile(r"-?[0-9]{1,10}", re.ASCII)
 _FRACTION = re.compile(r"[0-9]{1,10}(\.[0-9]{1,17})?", re.ASCII)

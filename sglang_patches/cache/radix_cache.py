@@ -28,7 +28,7 @@ from hive.server.eviction.accounting import ResidencyAccounting, Use
 from hive.server.eviction.base import EvictionPolicy, Weigh
 from hive.server.eviction.hints import Event, Hint
 from hive.server.eviction.leaves import LeafIndex
-from hive.server.eviction.node import NodeRecord
+from hive.server.eviction.node import DISCARDED, NodeRecord
 from hive.server.eviction.policies import ENGINE_POLICIES, policy_of
 from hive.server.eviction.policies.density import DensityPolicy, DensitySettings
 from hive.server.integrity import IntegrityError
@@ -36,6 +36,8 @@ from sglang_patches.contract.releases import current
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
+
+    from sglang_patches.requests.request_state import RequestState
 
 BATCH_SHARE = 100
 """The smallest eviction batch is the pool's size divided by this number; from the device at most as many pages as there
@@ -72,6 +74,7 @@ class AgentAware(current().storing):  # type: ignore[misc]
         self._anonymous = Use(OTHER, None)
         self._storing: Use | None = None
         """Owner of the KV that is being stored in the tree; also None for a health check."""
+        self._storing_request: RequestState | None = None
         self._weigh: Weigh | None = None
         self._weighed: dict[int, float] = {}
         """Scores by node id, during an eviction by SGLang."""
@@ -109,6 +112,22 @@ class AgentAware(current().storing):  # type: ignore[misc]
         """
         self.accounting.hinted(session, hint, now)
 
+    def observed(self, session: str, event: Event, now: float) -> None:
+        """Note what a session waits for, as far as the server saw after its request had ended."""
+        self.accounting.observed(session, event, now)
+
+    def discard(self, node: TreeNode) -> None:
+        """Evict a leaf before all others, unless it is in use, shared, or no leaf any more."""
+        if not isinstance(self.evictable_leaves, LeafIndex) or node not in self.evictable_leaves:
+            return
+        record = self.record_of(node)
+        if record.session is None:
+            return
+        # An indexed record must not change.
+        self.evictable_leaves.discard(node)
+        record.session = DISCARDED
+        self.evictable_leaves.add(node)
+
     def summary(self) -> dict[str, Any]:
         """Return state and counters since start, as JSON-safe values."""
         return {
@@ -140,6 +159,7 @@ class AgentAware(current().storing):  # type: ignore[misc]
 
     def _weighing(self) -> Weigh:
         assert self.policy is not None
+        self.accounting.update_retained(self.token_to_kv_pool_allocator.size)
         return self.policy.weighing(self.accounting.clock, self.accounting.now)
 
     def _worths(self, nodes: Collection[TreeNode], weigh: Weigh) -> list[float]:
@@ -219,10 +239,11 @@ class AgentAware(current().storing):  # type: ignore[misc]
     def storing_for(self, req: Req) -> Iterator[None]:
         """Attribute stored KV to the request inside the context, and count the use of its prefix."""
         self._storing = self._admit(req)
+        self._storing_request = getattr(req, "hive", None)
         try:
             yield
         finally:
-            self._storing = None
+            self._storing = self._storing_request = None
 
     def _admit(self, req: Req) -> Use | None:
         """Count a request's use of its prefix once; return the request's identity, None for a health check."""
@@ -261,6 +282,8 @@ class AgentAware(current().storing):  # type: ignore[misc]
         if node.value is not None and node is not self.root_node:
             if not self._release.on_host(node) and getattr(node, "hive", None) is None:
                 node.hive = self.accounting.stored(self._storing or self._anonymous, len(node.key))
+                if self._storing_request is not None:
+                    self._storing_request.leaf = node
             elif not (record := self.record_of(node)).on_device:
                 self.accounting.returned(record, len(node.key), self._storing)
         super()._update_leaf_status(node)
@@ -317,6 +340,7 @@ class AgentAware(current().storing):  # type: ignore[misc]
         # KV that is evicted ahead of need may be needed sooner, so only so much that weighing the leaves pays off.
         ahead = len(leaves) // LEAVES_PER_PAGE * self.page_size
         wanted = max(wanted, min(ahead, self._batch(wanted, self.token_to_kv_pool_allocator.size)))
+        self.accounting.update_retained(self.token_to_kv_pool_allocator.size)
         page = self.page_size
         evicted = 0
         with closing(leaves.victims(self.accounting.clock, self.accounting.now)) as victims:

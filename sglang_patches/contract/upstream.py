@@ -293,10 +293,19 @@ SEAMS: tuple[Seam, ...] = (
             "srt.managers.io_struct.DumperControlReqInput",
             "srt.managers.io_struct.DumperControlReqOutput",
             "srt.managers.tokenizer_manager.TokenizerManager.dumper_control",
+            "srt.managers.tokenizer_manager.TokenizerManager._dispatch_to_scheduler",
         ),
         "Routes send control messages to the schedulers, as messages of SGLang's dumper whose names begin "
         "with `hive:`.",
         f"The change *{CONTROL.name}*.",
+    ),
+    Seam(
+        "ends of chats",
+        "sglang_patches.http.chat_ends",
+        ("srt.function_call.function_call_parser.FunctionCallParser",),
+        "A chat that ends in a tool call is reported to the scheduler, as a control message without a response. The "
+        "parser of `OpenAIServingChat.tool_call_parser` finds the call in the text.",
+        f"The change *{ANSWERS.name}*.",
     ),
     Seam(
         "decode join",

@@ -15,6 +15,7 @@ from hive.server.request_checks import Limits
 from sglang_patches.contract.releases import current
 from sglang_patches.http import choreography, hive_routes, live_routes, samples
 from sglang_patches.http.bounded_headers import bound_headers
+from sglang_patches.http.chat_ends import ChatEnds
 from sglang_patches.http.declared_segments import DeclaredSegments
 from sglang_patches.http.request_middleware import install
 
@@ -26,6 +27,7 @@ def before_setup_and_run_http_server(
     from sglang.srt.entrypoints.http_server import app
 
     tokenizer_manager.hive_limits = limits_of(tokenizer_manager)
+    tokenizer_manager.hive_chat_ends = ChatEnds(tokenizer_manager)
     access = access_of(server_args)
     args = HiveServerArgs.from_environment()
     tokenizer_manager.hive_segments = DeclaredSegments(tokenizer_manager, args) if args.kv_segments else None

@@ -31,6 +31,7 @@ from sglang_patches.http.control import CONTROL_PREFIX
 from sglang_patches.requests.request_state import (
     PROBABILITY_KEY,
     REPEATS_KEY,
+    Arrival,
     RequestState,
     bypass_reason,
     cached_request,
@@ -46,6 +47,7 @@ from sglang_patches.scheduling.cache_memory import IDLE_LOOPS, CacheMemory
 from sglang_patches.scheduling.contribution_order import ContributionOrder
 from sglang_patches.scheduling.control import handle, problems
 from sglang_patches.scheduling.decode_join import join
+from sglang_patches.scheduling.hints import observed
 from sglang_patches.scheduling.metrics import SchedulerMetrics
 from sglang_patches.scheduling.mixed_step import mix
 from sglang_patches.scheduling.state import SchedulerState
@@ -73,6 +75,7 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
     tree = agent_aware(self.tree_cache)
     agents = tree.agents if tree is not None else registry_of(args)
     if tree is not None:
+        tree.accounting.retention.share = args.retain_share
         agents.reuse_slots(tree.accounting.holds, tree.accounting.forget)
     else:
         # SGLang's own cache does not track agents.
@@ -110,7 +113,14 @@ def around_add_request_to_queue(
     next_seed, seed = next_seed_of(req), seed_of(req)
     agent, session = identity_of(req)
     agent = state.agents.arrived(agent, session, len(req.origin_input_ids))
-    req.hive = RequestState(agent, session, number=state.agents.requests)
+    arrival = Arrival.of(req)
+    req.hive = RequestState(
+        agent,
+        session,
+        number=state.agents.requests,
+        arrived_at=state.time if arrival is None else state.at(arrival.at),
+        answers_person=arrival is not None and arrival.answers_person,
+    )
     if state.share_tenants == "nothing":
         keep_apart(req)
     state.live.sessions.arrived(session, agent, tag_of(req).get("state"))
@@ -394,6 +404,10 @@ def around_handle_dumper_control(
         original(self, recv_req)
         return
     operation = recv_req.method.removeprefix(CONTROL_PREFIX)
+    if operation == "observed":
+        # The HTTP process awaits no response.
+        observed(self.hive, recv_req.body["ends"], recv_req.body["now"])
+        return
     if operation == "check":
         idle = self.is_fully_idle()
         response: dict[str, Any] = {"idle": idle, "problems": problems(self.hive, idle)}

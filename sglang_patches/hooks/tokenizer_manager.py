@@ -1,7 +1,7 @@
 """Hooks on ``TokenizerManager``, through which every endpoint's requests reach the scheduler.
 
 The request middleware (:mod:`sglang_patches.http.request_middleware`) has checked requests of the main endpoints. All
-other requests are checked here.  The tag from the headers overrides the tag in the body, and every output gets
+other requests are checked here.  Each gets its whole tag and the time of its arrival, and every output gets
 ``meta_info.hive``, which says what Hive did for the request.
 """
 
@@ -18,7 +18,8 @@ from typing import Any
 from hive_frontend.wire import MAX_SAMPLE, TAG_KEY
 
 from hive.server.request_checks import check_request_object
-from hive.server.request_tag import RequestError, header_tag, tag_in
+from hive.server.request_tag import RequestError, tag_in
+from sglang_patches.http.arrival import arrived
 from sglang_patches.http.meta_info import annotate
 from sglang_patches.http.request_middleware import ROUTE
 
@@ -39,12 +40,12 @@ async def _annotated(
         obj.input_ids = obj.input_ids["input_ids"]
     if not _checked_by_middleware(request, obj.sampling_params):
         check_request_object(obj, manager.hive_limits)
-    if tag := header_tag.get().to_dict():
-        params = obj.sampling_params
-        if isinstance(params, list):
-            obj.sampling_params = [_tagged(item, tag) for item in params]
-        else:
-            obj.sampling_params = _tagged(params, tag)
+    answers_person, end = manager.hive_chat_ends.observe(request)
+    params = obj.sampling_params
+    if isinstance(params, list):
+        obj.sampling_params = [_arrived(item, answers_person) for item in params]
+    else:
+        obj.sampling_params = _arrived(params, answers_person)
     if getattr(obj, "session_params", None) is not None and any(
         "tenant" in _tag(obj, at) for at in range(_param_sets(obj))
     ):
@@ -60,6 +61,8 @@ async def _annotated(
                     annotate(item["meta_info"], _tag(obj, item.get("index", index)))
                     if needed:
                         segments.forget_missing(needed, item["meta_info"])
+                    if end is not None:
+                        end.saw(obj, item)
             yield answer
 
 
@@ -97,10 +100,11 @@ def before_send_one_request(self: Any, tokenized_obj: Any) -> None:
     shared.custom_params = {**custom, TAG_KEY: tag}
 
 
-def _tagged(params: dict[str, Any] | None, tag: dict[str, Any]) -> dict[str, Any]:
-    """Return sampling parameters with a tag; its fields override those already set."""
-    custom = (params or {}).get("custom_params") or {}
-    return {**(params or {}), "custom_params": {**custom, TAG_KEY: {**(custom.get(TAG_KEY) or {}), **tag}}}
+def _arrived(params: dict[str, Any] | None, answers_person: bool) -> dict[str, Any]:
+    """Return the sampling parameters of a request that arrives now."""
+    params = params or {}
+    custom = arrived(params.get("custom_params"), answers_person=answers_person)
+    return {**params, "custom_params": custom}
 
 
 def _param_sets(obj: Any) -> int:

@@ -13,11 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from hive.server.access import Access
 from hive.server.logits_cache.statistics import ratios
+from hive.server.request_checks.hints import hints_of
 from hive.server.request_tag import header_tag
 from sglang_patches.http import choreography
+from sglang_patches.http.arrival import now
 from sglang_patches.http.chat_template import render
 from sglang_patches.http.control import controller
-from sglang_patches.http.request_middleware import PARSED
+from sglang_patches.http.request_middleware import PARSED, parsed_json
 from sglang_patches.scheduling.steps import running_mean
 
 T = TypeVar("T")
@@ -79,6 +81,23 @@ def router(
         if not known:
             raise HTTPException(404, f"session {session!r} is unknown: it sent no request, or it has ended")
         return {"session": session, "requests": sum(known)}
+
+    async def hint(hints: list[dict[str, Any]]) -> list[bool]:
+        """Pass hints on to every rank, and return for each whether a rank knows its session."""
+        tenant = header_tag.get().tenant
+        if tenant is not None:
+            hints = [{**hint, "tenant": tenant} for hint in hints]
+        parts = await control("hint", hints=hints, now=now())
+        return [any(known) for known in zip(*(part["known"] for part in parts), strict=True)]
+
+    @routes.post("/hints")
+    async def hint_sessions(request: Request) -> dict[str, Any]:
+        return {"known": await hint(hints_of(parsed_json(await request.body())))}
+
+    @routes.post("/sessions/{session:path}/hints")
+    async def hint_session(session: str, request: Request) -> dict[str, Any]:
+        (known,) = await hint(hints_of(parsed_json(await request.body()), session))
+        return {"session": session, "known": known}
 
     @routes.post("/render")
     async def render_dialogue(request: Request) -> Response:

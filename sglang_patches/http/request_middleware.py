@@ -3,8 +3,9 @@
 A pure ASGI middleware.  Before the first byte of a response, it rejects unknown routes
 (:mod:`sglang_patches.http.routes`), web pages of other origins (:mod:`hive.server.access`), headers and bodies that
 are too large, and invalid generation requests.  It stores the tag from the ``x-hive-*`` headers in
-:data:`hive.server.request_tag.header_tag`; :mod:`sglang_patches.hooks.tokenizer_manager` writes the tag into every
-request to the engine.
+:data:`hive.server.request_tag.header_tag`, and what other systems' fields say in
+:data:`hive.server.request_tag.foreign_tag`; :mod:`sglang_patches.http.arrival` writes both into every request to the
+engine.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from starlette.middleware import Middleware
 from starlette.responses import Response
 
 from hive.server.access import Access
+from hive.server.dialects import foreign_body, foreign_headers, foreign_text
 from hive.server.flags.secret_args import without_secrets
 from hive.server.kv_segments.separator import SEPARATOR
 from hive.server.request_checks import Limits, ids_of
 from hive.server.request_checks.ids_in_flight import IdsInFlight
-from hive.server.request_tag import RequestError, RequestTag, header_tag, shown, tag_from_headers
+from hive.server.request_tag import RequestError, RequestTag, foreign_tag, header_tag, shown, tag_from_headers
 from sglang_patches.http import routes
 from sglang_patches.http.declared_segments import separated_chat
 
@@ -63,7 +65,7 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         ids: list[str] = []
-        tag = None
+        tag = foreign = None
         try:
             route = self._admit(scope)
             tag = header_tag.set(self._tag(scope, route))
@@ -71,6 +73,7 @@ class RequestMiddleware:
                 body = await _read(receive, self._limit(route))
                 if body is None:
                     return
+                parsed = None
                 if (check := routes.CHECKED.get(route)) and scope["method"] in ("POST", "PUT"):
                     parsed, ids = self._checked(check, body)
                     scope[PARSED], scope[ROUTE] = parsed, route
@@ -79,6 +82,8 @@ class RequestMiddleware:
                     if route in routes.CHATS and _asks_for_meta_info(parsed):
                         body = orjson.dumps({**parsed, "return_meta_info": True})
                         scope = _resized(scope, len(body))
+                if parsed is not None or route in routes.GENERATING:
+                    foreign = foreign_tag.set(_foreign(scope, body, parsed))
                 receive = _with_body(body, receive)
                 if route in routes.SHOWING_ARGUMENTS:
                     send = _without_secrets(send)
@@ -91,6 +96,8 @@ class RequestMiddleware:
                 await _refuse(send, refusal)
         finally:
             self._ids.release(ids)
+            if foreign is not None:
+                foreign_tag.reset(foreign)
             if tag is not None:
                 header_tag.reset(tag)
 
@@ -150,7 +157,7 @@ class RequestMiddleware:
     def _checked(self, check: Callable[[Any, Limits], None], body: bytes) -> tuple[dict[str, Any], list[str]]:
         """Return the parsed and checked body, and the request ids that it claimed."""
         try:
-            parsed = _parse(body)
+            parsed = parsed_json(body)
             check(parsed, self._limits)
             if check is routes.CHECKED[routes.SAMPLES]:
                 return parsed, self._ids.claim(ids_of(parsed), "samples.rid")
@@ -188,6 +195,14 @@ def _asks_for_meta_info(body: dict[str, Any]) -> bool:
     tagged = header_tag.get() or (body.get("custom_params") or {}).get(TAG_KEY)
     # SGLang refuses to return meta information in a stream.
     return bool(tagged) and not body.get("stream") and not body.get("return_meta_info")
+
+
+def _foreign(scope: Scope, body: bytes, parsed: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what a request says in other systems' fields; its headers override its body."""
+    said = foreign_headers(scope["headers"])
+    if parsed is not None:
+        return foreign_body(parsed) | said
+    return said if "session" in said else foreign_text(body) | said
 
 
 def _separated(body: bytes, parsed: dict[str, Any]) -> bool:
@@ -235,7 +250,12 @@ async def _read(receive: Receive, limit: int) -> bytes | None:
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-def _parse(body: bytes) -> Any:
+def parsed_json(body: bytes) -> Any:
+    """Return the JSON in a body.
+
+    Raises:
+        RequestError: if it is not JSON.
+    """
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:

@@ -45,6 +45,9 @@ SAMPLES = "/hive/generate"
 CHATS = ("/v1/chat/completions", "/invocations")
 """Routes that omit ``meta_info`` unless the request asks for it."""
 
+DIALOGUES = frozenset({*CHATS, "/v1/messages", "/v1/responses"})
+"""Routes of chats that may call tools."""
+
 GENERATING = frozenset(
     {
         *("/encode", "/classify"),

@@ -21,6 +21,7 @@ from hive_frontend.wire import TAG_KEY
 from hive.server.access import Access
 from hive.server.request_checks.samples import PROMPTS, calls_of
 from hive.server.request_tag import RequestError, header_tag, shown, tag_in, within_call
+from sglang_patches.http.arrival import arrived
 from sglang_patches.http.chat_template import render
 from sglang_patches.http.meta_info import annotate
 from sglang_patches.http.request_middleware import PARSED, error_body
@@ -141,13 +142,13 @@ class _Call:
         shared = body.get("sampling_params") or {}
         custom = shared.get("custom_params") or {}
         tag = custom.get(TAG_KEY) or {}
-        header = header_tag.get().to_dict()
-        self.tags = [{**tag, **(sample.get(TAG_KEY) or {}), **header} for sample in self.samples]
+        self._own = [arrived({TAG_KEY: {**tag, **(sample.get(TAG_KEY) or {})}}) for sample in self.samples]
+        self.tags = [tag_in(own) for own in self._own]
         self.obj = GenerateReqInput(
             text=body.get("text"),
             input_ids=body.get("input_ids"),
             # For code that inspects the whole request: either all samples share a tenant, or none has one.
-            sampling_params={**shared, "custom_params": {**custom, TAG_KEY: self.tags[0]}},
+            sampling_params={**shared, "custom_params": {**custom, **self._own[0]}},
             lora_path=body.get("lora_path"),
             stream=bool(body.get("stream")),
         )
@@ -159,10 +160,10 @@ class _Call:
     def each(self) -> Iterator[Any]:
         """Yield the engine's request for each sample."""
         obj = self.obj
-        for sample, tag in zip(self.samples, self.tags, strict=True):
+        for sample, own in zip(self.samples, self._own, strict=True):
             one = copy.copy(obj)
             one.rid = sample.get("rid") or uuid.uuid4().hex
-            custom = {**obj.sampling_params["custom_params"], TAG_KEY: tag}
+            custom = {**obj.sampling_params["custom_params"], **own}
             one.sampling_params = {**obj.sampling_params, "custom_params": custom}
             if sample.get("sampling_seed") is not None:
                 one.sampling_params["sampling_seed"] = sample["sampling_seed"]

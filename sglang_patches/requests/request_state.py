@@ -21,6 +21,7 @@ from sglang_patches.contract.releases import current
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.managers.scheduler import Scheduler
+    from sglang.srt.mem_cache.radix_cache import TreeNode
 
     from sglang_patches.requests.kv_state import KvState
 
@@ -29,6 +30,11 @@ REPLAYED_KEY = "hive_replayed"
 
 PROBABILITY_KEY = "hive_probability"
 """Key of ``Req.customized_info``: for a distinct sample, the log-probability of its tokens so far, per token."""
+
+ARRIVAL_KEY = "__hive_arrival"
+"""Key of ``custom_params`` for what the HTTP process says about a request.  Requests of clients may have no key that
+begins with two underscores.
+"""
 
 KV_KEY = "hive_kv"
 """Key of ``Req.customized_info``: at the first token, the sources of the KV of the request's context."""
@@ -49,6 +55,8 @@ class RequestState:
     """Its number in the order of arrival of all requests."""
     arrived_at: float = 0.0
     """When it arrived, in seconds of the schedulers' shared time; 0.0 if unknown."""
+    answers_person: bool = False
+    """Whether a person reads the answer, if it comes to a natural end."""
     cached: CachedRequest | None = None
     """None if the request bypasses the Logits Cache."""
     replay: Replay | None = None
@@ -60,6 +68,8 @@ class RequestState:
     may_join: bool = False
     """Whether all its KV may be resident, so that it can join the decode batch without a prefill."""
     finished: bool = False
+    leaf: TreeNode | None = None
+    """The last node that it has added to the radix tree."""
     kv: KvState | None = None
     """None if it neither uses the segment store nor stores segments."""
 
@@ -67,6 +77,28 @@ class RequestState:
 def tag_of(req: Req) -> dict[str, Any]:
     """Return the request's tag in wire format."""
     return tag_in(req.sampling_params.custom_params)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What the HTTP process says about a request.
+
+    One process stamps the time, so that all ranks decide by the same one: schedulers decide nothing by their clocks.
+    """
+
+    at: float
+    """Seconds of the HTTP process's monotonic clock."""
+    answers_person: bool = False
+    """Whether a person reads the answer, if it comes to a natural end."""
+
+    def to_wire(self) -> dict[str, float | bool]:
+        return {"at": self.at, "answers_person": self.answers_person}
+
+    @classmethod
+    def of(cls, req: Req) -> Arrival | None:
+        """Return what arrived with a request; None for requests of the engine itself."""
+        stamped = (req.sampling_params.custom_params or {}).get(ARRIVAL_KEY)
+        return cls(**stamped) if isinstance(stamped, dict) else None
 
 
 def identity_of(req: Req) -> tuple[str | None, str | None]:
@@ -222,6 +254,13 @@ def _namespace(req: Req, share_tenants: bool) -> str:
 def _encoded(*parts: Any) -> str:
     """Encode a list of parts as one string; length prefixes make the encoding unambiguous."""
     return "".join(f"{len(text)}:{text}" for text in map(str, parts))
+
+
+def came_to_natural_end(req: Req) -> bool:
+    """Whether a request's output ended by itself: not by its limit, an abort or an error."""
+    from sglang.srt.managers.schedule_batch import FINISH_MATCHED_STR, FINISH_MATCHED_TOKEN
+
+    return isinstance(req.finished_reason, (FINISH_MATCHED_TOKEN, FINISH_MATCHED_STR))
 
 
 def is_aborted(req: Req) -> bool:

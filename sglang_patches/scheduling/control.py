@@ -7,6 +7,7 @@ from typing import Any
 from hive.server.agents.registry import OTHER
 from hive.server.agents.tenant import EVERYTHING, View, qualified
 from hive.server.integrity import IntegrityError
+from sglang_patches.scheduling.hints import hinted
 from sglang_patches.scheduling.state import SchedulerState
 
 
@@ -27,7 +28,10 @@ def handle(state: SchedulerState, operation: str, body: dict[str, Any]) -> dict[
         if state.tree is not None:
             state.tree.end_session(session)
         state.live.sessions.end(session)
+        state.branches.end_session(session)
         return {"requests": state.agents.end_session(session)}
+    if operation == "hint":
+        return {"known": hinted(state, body["hints"], body["now"])}
     view = EVERYTHING if body["everything"] else View(everything=False, tenant=tenant)
     summary = state.summary(view)
     if operation == "agents":

@@ -22,6 +22,7 @@ from sglang_patches.requests.request_state import (
     is_penalised,
 )
 from sglang_patches.scheduling.forced_tokens import record_forced
+from sglang_patches.scheduling.hints import departed
 from sglang_patches.scheduling.state import SchedulerState
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def finish(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
         attached.cached = attached.replay = None
     if state.kv is not None:
         state.kv.release(req)
+    departed(state, req, ended=ended)
     counts = {
         "cached_tokens": req.cached_tokens,
         "generated": len(req.output_ids) - attached.arrived_with,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,6 +10,7 @@ from hive.server.agents.registry import AgentRegistry
 from hive.server.agents.tenant import EVERYTHING, View
 from hive.server.eviction.accounting import NOT_RESIDENT
 from hive.server.logits_cache.cache import LogitsCache
+from sglang_patches.scheduling.branches import Branches
 from sglang_patches.scheduling.live_events import LiveEvents
 from sglang_patches.scheduling.metrics import SchedulerMetrics
 from sglang_patches.scheduling.steps import Steps
@@ -45,6 +47,11 @@ class SchedulerState:
     """Replayed requests that entered the decode batch without a prefill."""
     shared_prefix: int = 0
     """Joined requests whose KV was in the slots of a request that was still running."""
+    time: float = 0.0
+    """The latest stamp of a request or message, in seconds: the time of all decisions, equal on all ranks."""
+    hints: Counter[str] = field(default_factory=Counter)
+    """Hints by what they say: an event, ``kv_priority``, ``retain`` or ``discard``."""
+    branches: Branches = field(default_factory=Branches)
     steps: Steps = field(default_factory=Steps)
     memory: CacheMemory | None = None
     """None if the Logits Cache need not watch the host's free memory."""
@@ -58,6 +65,14 @@ class SchedulerState:
         sample.
         """
         return sum(req.hive.cached.awaits is not None for req in self.replaying)
+
+    def at(self, stamp: float) -> float:
+        """Return the time after a message with this stamp.
+
+        It never goes back: messages of several HTTP workers may overtake each other.
+        """
+        self.time = max(self.time, stamp)
+        return self.time
 
     def summary(self, view: View = EVERYTHING) -> dict[str, Any]:
         """Return all counters; :meth:`View.of` then removes what the view must not show."""
@@ -75,4 +90,10 @@ class SchedulerState:
             for agent in known["agents"]:
                 agent |= residency.get(agent["name"], NOT_RESIDENT)
         tree = self.tree.summary() if self.tree is not None else None
-        return {"logits_cache": cache, "radix_cache": tree, "scheduler": self.steps.summary(), **known}
+        return {
+            "logits_cache": cache,
+            "radix_cache": tree,
+            "scheduler": self.steps.summary(),
+            "hints": dict(self.hints),
+            **known,
+        }

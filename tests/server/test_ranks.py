@@ -19,7 +19,8 @@ REQUESTS = 8
 @pytest.fixture(scope="module")
 def ranks(launch_server: Callable[..., ServerProcess]) -> Iterator[ServerProcess]:
     """A server of its own: two models behind one door."""
-    server = launch_server("--dp-size", "2", "--enable-metrics", "--max-total-tokens", "8192")
+    flags = ("--dp-size", "2", "--enable-metrics", "--max-total-tokens", "8192")
+    server = launch_server(*flags, "--tool-call-parser", "qwen25")
     yield server
     server.stop()
 
@@ -51,3 +52,19 @@ def test_an_agent_is_registered_with_every_rank(ranks: ServerProcess) -> None:
     answer = httpx.post(f"{ranks.url}/hive/agents", json={"name": "both"}, trust_env=False, timeout=60)
     assert answer.status_code == 200
     assert seen(ranks.url)["both"]["registered"]
+
+
+def test_hints_reach_the_ranks_that_know_the_session(ranks: ServerProcess) -> None:
+    tool = {
+        "type": "function",
+        "function": {"name": "ls", "parameters": {"type": "object", "properties": {}}},
+    }
+    call = r'<tool_call>\n\{"name": "ls", "arguments": \{\}\}\n</tool_call>'
+    body = {"model": "any", "messages": [{"role": "user", "content": "Hi."}], "tools": [tool], "regex": call}
+    with httpx.Client(base_url=ranks.url, timeout=60, trust_env=False) as http:
+        chat = http.post("/v1/chat/completions", json=body, headers={"x-session-id": "hinted"})
+        assert chat.json()["choices"][0]["finish_reason"] == "tool_calls"
+        hints = {"hints": [{"session": name, "retain": 5} for name in ("hinted", "unknown")]}
+        assert http.post("/hive/hints", json=hints).json() == {"known": [True, False]}
+        assert http.get("/hive/stats").json()["hints"] == {"tool": 1, "retain": 1}
+        assert http.post("/hive/check").json() == {"idle": True, "problems": []}

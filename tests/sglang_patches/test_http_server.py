@@ -106,6 +106,47 @@ async def test_a_session_is_ended_by_its_own_tenant(client: httpx.AsyncClient) -
     assert (await client.delete("/hive/sessions/red|run", headers=USER)).status_code == 400
 
 
+async def test_hints_are_for_a_tenants_own_sessions(client: httpx.AsyncClient) -> None:
+    hints = {
+        "hints": [
+            {"session": "run", "expects": {"event": "tool", "seconds": 30}},
+            {"session": "gone", "discard": True},
+            {"session": "run", "retain": 60, "kv_priority": 5},
+        ]
+    }
+    for headers, known in ((RED, True), ({**USER, "x-hive-tenant": "green"}, False), (USER, True)):
+        answer = await client.post("/hive/hints", json=hints, headers=headers)
+        assert answer.json() == {"known": [known, False, known]}
+        answer = await client.post("/hive/sessions/run/hints", json={"discard": True}, headers=headers)
+        assert answer.json() == {"session": "run", "known": known}
+    answer = await client.post("/hive/sessions/red|run/hints", json={"discard": True}, headers=USER)
+    assert answer.status_code == 400
+    counted = {"tool": 4, "retain": 4, "kv_priority": 4, "discard": 4}
+    assert (await client.get("/hive/stats", headers=OPERATOR)).json()["hints"] == counted, "on both ranks"
+    assert "hints" not in (await client.get("/hive/stats", headers=RED)).json()
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "param"),
+    [
+        ("/hive/hints", b"{", "body"),
+        (
+            "/hive/hints",
+            b'{"hints": [{"session": "run", "expects": {"event": "x"}}]}',
+            "hints[0].expects.event",
+        ),
+        ("/hive/sessions/run/hints", b'{"retain": -1}', "retain"),
+        ("/hive/sessions/run/hints", b"[]", "body"),
+    ],
+)
+async def test_a_bad_hint_is_refused_with_its_field(
+    client: httpx.AsyncClient, path: str, content: bytes, param: str
+) -> None:
+    answer = await client.post(path, content=content, headers=USER)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+
+
 def test_ratios_of_ranks_are_those_of_their_sums() -> None:
     caches = [LogitsCache(10**6) for _ in range(2)]
     rule = SamplingRule.of(0.7, -1, 1.0, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +12,15 @@ import pytest
 from hive.server.request_checks import Limits
 from hive.server.request_tag import RequestError, RequestTag, header_tag
 from sglang_patches.hooks.tokenizer_manager import around_generate_request
+from sglang_patches.http.chat_ends import ChatEnds
+from sglang_patches.requests.request_state import ARRIVAL_KEY
 
 MANAGER = SimpleNamespace(hive_limits=Limits(vocab_size=100, context_length=64), hive_segments=None)
+MANAGER.hive_chat_ends = ChatEnds(MANAGER)
 
 
 async def sent(params: Any, tag: dict[str, Any], **fields: Any) -> Any:
-    """The sampling parameters that SGLang got."""
+    """The sampling parameters that SGLang got, without the stamp of their arrival."""
     obj = SimpleNamespace(
         **{"text": "hi", "input_ids": None, "top_logprobs_num": None, "sampling_params": params, **fields}
     )
@@ -26,9 +30,12 @@ async def sent(params: Any, tag: dict[str, Any], **fields: Any) -> Any:
 
     token = header_tag.set(RequestTag.parse(tag))
     try:
-        return await anext(aiter(around_generate_request(original, MANAGER, obj)))
+        got = await anext(aiter(around_generate_request(original, MANAGER, obj)))
     finally:
         header_tag.reset(token)
+    for item in got if isinstance(got, list) else [got]:
+        assert item["custom_params"].pop(ARRIVAL_KEY)["at"] <= time.monotonic()
+    return got
 
 
 async def test_headers_win_field_by_field() -> None:
@@ -43,7 +50,7 @@ async def test_headers_win_field_by_field() -> None:
 @pytest.mark.parametrize("params", [None, {}, {"custom_params": None}, {"custom_params": {"hive": None}}])
 async def test_headers_need_no_custom_params(params: Any) -> None:
     assert (await sent(params, {"agent": "h"}))["custom_params"]["hive"] == {"agent": "h"}
-    assert await sent(params, {}) is params
+    assert not (await sent(params, {}))["custom_params"].get("hive")
 
 
 async def test_headers_tag_every_prompt_of_a_batch() -> None:

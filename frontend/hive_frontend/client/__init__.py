@@ -13,7 +13,7 @@ from hive_frontend.client.contract import (
 from hive_frontend.client.http.client import HttpClient
 from hive_frontend.client.prices import Prices
 from hive_frontend.client.text_messages import TextMessages
-from hive_frontend.wire import sample_seed
+from hive_frontend.wire import SessionHint, sample_seed
 
 __all__ = [
     "CallTimeout",
@@ -26,6 +26,7 @@ __all__ = [
     "Prices",
     "Request",
     "Sampling",
+    "SessionHint",
     "TextMessages",
     "sample_seed",
 ]

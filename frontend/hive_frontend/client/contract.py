@@ -14,6 +14,7 @@ from hive_frontend.client.messages import Message
 from hive_frontend.client.reply import Reply
 from hive_frontend.client.structured import schema_of
 from hive_frontend.errors import HiveError, ModelError
+from hive_frontend.wire import SessionHint
 
 # Only the characters that all grammar engines let a regex escape; `re.escape` also escapes spaces, which some refuse.
 _REGEX_SPECIAL = frozenset(r"\.^$*+?{}[]|()/")
@@ -321,6 +322,9 @@ class Client(ABC):
     def register_now(self, agent: str, session: str) -> bool:
         """Register without waiting, if possible; False if `register` must be awaited."""
         return False
+
+    def hint(self, hint: SessionHint) -> None:  # noqa: B027
+        """Tell the server what to expect of a session, in the background: it neither waits nor fails."""
 
     async def end_session(self, session: str) -> None:  # noqa: B027
         """Tell the server that `session` will make no more calls."""

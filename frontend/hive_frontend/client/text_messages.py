@@ -9,6 +9,7 @@ from hive_frontend.client.contract import Client, Completion, MessageCall, OnTex
 from hive_frontend.client.http.client import HttpClient
 from hive_frontend.client.messages import Message
 from hive_frontend.errors import HiveError
+from hive_frontend.wire import SessionHint
 
 
 def as_text(call: MessageCall) -> Request:
@@ -87,6 +88,9 @@ class TextMessages(Client):
 
     def register_now(self, agent: str, session: str) -> bool:
         return self._model.register_now(agent, session)
+
+    def hint(self, hint: SessionHint) -> None:
+        self._model.hint(hint)
 
     async def end_session(self, session: str) -> None:
         await self._model.end_session(session)

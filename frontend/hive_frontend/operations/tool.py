@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, TypeVar, cast, overload
+from typing import Any, Literal, TypeVar, cast, overload
 
 from hive_frontend.errors import ToolTimeout
 from hive_frontend.operation import Operation, entered, tracked
@@ -19,6 +19,7 @@ from hive_frontend.operations.transition import Transition
 from hive_frontend.operations.workspace import Workspace
 
 R = TypeVar("R")
+WaitsFor = Literal["tool", "human"]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -31,6 +32,7 @@ class Tool(Operation[Any]):
     name: str | None
     _timeout_s: float | None
     _rerun: bool
+    _waits_for: WaitsFor
 
     async def perform(self, transition: Transition) -> Any:
         # Agents and models that the function calls get paths below this transition's.
@@ -55,14 +57,18 @@ class Tool(Operation[Any]):
 
     async def _call(self, transition: Transition) -> Any:
         async with transition.caller.meter.in_time():
-            if inspect.iscoroutinefunction(self.function):
-                result: Any = self.function(*self.args, **self.kwargs)
-            else:
-                result = await transition.session.threads.call(self._called, self._limit)
-            if not inspect.isawaitable(result):
-                return result
-            async with self._limit():
-                return await result
+            with transition.session.waiting(self.function, self._waits_for):
+                return await self._result(transition)
+
+    async def _result(self, transition: Transition) -> Any:
+        if inspect.iscoroutinefunction(self.function):
+            result: Any = self.function(*self.args, **self.kwargs)
+        else:
+            result = await transition.session.threads.call(self._called, self._limit)
+        if not inspect.isawaitable(result):
+            return result
+        async with self._limit():
+            return await result
 
     @asynccontextmanager
     async def _limit(self) -> AsyncIterator[None]:
@@ -84,7 +90,7 @@ class Tool(Operation[Any]):
 
     def __fork__(self, memo: Memo) -> Tool:
         forked = (copy(self.function, memo), copy(self.args, memo), copy(self.kwargs, memo))
-        return Tool(*forked, self.name, self._timeout_s, self._rerun)
+        return Tool(*forked, self.name, self._timeout_s, self._rerun, self._waits_for)
 
 
 def _holds_workspace(value: Any, seen: set[int]) -> bool:
@@ -116,6 +122,7 @@ def tool(
     name: str | None = ...,
     timeout: float | None = ...,
     rerun: bool = ...,
+    waits_for: WaitsFor = ...,
     **kwargs: Any,
 ) -> Operation[R]: ...
 @overload
@@ -126,6 +133,7 @@ def tool(
     name: str | None = ...,
     timeout: float | None = ...,
     rerun: bool = ...,
+    waits_for: WaitsFor = ...,
     **kwargs: Any,
 ) -> Operation[R]: ...
 def tool(
@@ -135,6 +143,7 @@ def tool(
     name: str | None = None,
     timeout: float | None = None,
     rerun: bool = False,
+    waits_for: WaitsFor = "tool",
     **kwargs: Any,
 ) -> Operation[Any]:
     """Call a function as an operation: `log = await tool(simulate, design, cycles=100)`.
@@ -143,18 +152,22 @@ def tool(
     meanwhile. Each firing of the state calls it again, with that branch's own copies of the arguments. Its exceptions
     are raised at the `await`. After `timeout` seconds, not counting the wait for a thread, `ToolTimeout` is raised; a
     thread cannot be stopped and keeps running in the background. `name` names the state; the default is the
-    function's name. (Use `functools.partial` for a function that itself has parameters called `name`, `timeout` or
-    `rerun`.)
+    function's name. (Use `functools.partial` for a function that itself has parameters of these names.)
 
     When a run is resumed from a checkpoint, tools that had returned are not called again: their results are in the
     checkpoint. So a tool should return its results instead of changing the agent's data; a run cannot be resumed
     after a tool that changed them (`JournalError`). With `rerun` the call is repeated instead, which is right for
     tools that can be called twice with the same effect. Calls with a `Workspace`, also within another argument, are
     always repeated.
+
+    While a session only waits for tools, its Hive server is told so, and how long the function usually takes, to decide
+    which KV to keep meanwhile. `waits_for="human"` says that the function waits for a person.
     """
     if not callable(function):
         raise TypeError(f"tool takes a function and its arguments, not {function!r}")
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
     label = name or cast("str | None", getattr(function, "__name__", None))
-    return tracked(Tool(function, args, kwargs, label, timeout, rerun))
+    if waits_for not in ("tool", "human"):
+        raise ValueError(f'waits_for must be "tool" or "human", not {waits_for!r}')
+    return tracked(Tool(function, args, kwargs, label, timeout, rerun, waits_for))

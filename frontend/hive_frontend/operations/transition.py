@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any, NamedTuple, Protocol
@@ -16,6 +17,7 @@ from hive_frontend.operations.budget import Meter
 from hive_frontend.operations.identity import LongPath, Path
 from hive_frontend.operations.model_call import ModelCall
 from hive_frontend.operations.tool_threads import ToolThreads
+from hive_frontend.wire import Event
 
 Shown = list[str]
 """A value as text, and its fingerprint."""
@@ -94,6 +96,9 @@ class SessionContract(Environment, Protocol):
         /,
     ) -> CachedMessage:
         """Make a message with these `parents` at the model's server."""
+
+    def waiting(self, function: Callable[..., Any], event: Event, /) -> AbstractContextManager[None]:
+        """Return a context for a call of a tool function, which waits for `event`."""
 
     async def journaled(
         self, operation: Operation[Any], transition: Transition, call: Callable[[], Awaitable[Any]], /

@@ -100,6 +100,7 @@ class RunRecord(RunContract):
         elif state.kind == "dead":
             kind = "dead"
             self._dead += 1
+            self._discard(state)
             self._spent |= state.spent and awaiting is None
         else:
             kind = "final"
@@ -110,6 +111,17 @@ class RunRecord(RunContract):
             self._best_score = state.score
         if self._listeners:
             self.report(kind, state, state.replies)
+
+    def dropped(self, state: State) -> None:
+        """Record that the supervisor dropped a state."""
+        if not state.fired:
+            self._discard(state)
+        self.report("dropped", state)
+
+    def _discard(self, state: State) -> None:
+        """Discard the KV of the answers that led to a state from which no branch continues."""
+        if state.replies and state.parent is not None:
+            self.session.discard(state.parent.id, state.path[-1])
 
     def report(self, kind: EventKind, state: State | None = None, replies: tuple[Reply, ...] = ()) -> None:
         """Send an event to the listeners."""

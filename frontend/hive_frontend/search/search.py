@@ -219,7 +219,7 @@ class Search:
         if state.waiting is not None:
             process.warn_of_exits(state.waiting)
         state.waiting = None
-        self._run.report("dropped", state)
+        self._run.dropped(state)
 
     async def _run_asked_agent(self, ask: Ask) -> None:
         """Run an agent that the supervisor asks."""

@@ -7,6 +7,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from hive_frontend import telemetry
@@ -26,7 +27,8 @@ from hive_frontend.search.asked import asked_by, is_repeated
 from hive_frontend.search.events import Piece
 from hive_frontend.search.journal import Journal
 from hive_frontend.search.totals import Answered, Totals, UsageCounters
-from hive_frontend.wire import check_name
+from hive_frontend.search.waits import Wait, Waits
+from hive_frontend.wire import Event, SessionHint, check_name
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +82,7 @@ class Session:
         self._on_piece = on_piece
         self.threads = ToolThreads()
         """Threads in which blocking tools run."""
+        self._waits = Waits(lambda expects: self._hint({"session": self.id, "expects": expects}))
         self._request_slots = asyncio.Semaphore(max_concurrency)
         self._started: float | None = None
         self._roots = 0
@@ -97,6 +100,7 @@ class Session:
 
     async def __aexit__(self, *_: object) -> None:
         leave(self._token)
+        self._waits.close()
         self._wall_s = self.elapsed
         try:
             clients = dict.fromkeys(client for client, _ in self._registrations)
@@ -208,14 +212,15 @@ class Session:
         caller = transition.caller
         client = self.client_of(caller)
         meter = caller.meter
-        if not meter.limited:
-            async with self._request_slots:
+        with self._waits.call():
+            if not meter.limited:
+                async with self._request_slots:
+                    return await self._send(client, call, transition, send)
+            meter.check()
+            async with meter.in_time(), self._request_slots:
+                # Check again: others may have spent the budget while this call waited.
+                meter.admit()
                 return await self._send(client, call, transition, send)
-        meter.check()
-        async with meter.in_time(), self._request_slots:
-            # Check again: others may have spent the budget while this call waited.
-            meter.admit()
-            return await self._send(client, call, transition, send)
 
     async def _send(self, client: Client, call: ModelCall[Any], transition: Transition, send: Send[A]) -> A:
         agent = call.agent or transition.caller.agent
@@ -364,6 +369,19 @@ class Session:
     def _forget_if_failed(self, task: asyncio.Task[None], key: tuple[Client, str]) -> None:
         if task.cancelled() or task.exception() is not None:
             self._registrations.pop(key, None)
+
+    # Hints to servers
+
+    def waiting(self, function: Callable[..., Any], event: Event) -> AbstractContextManager[None]:
+        return Wait(self._waits, function, event)
+
+    def discard(self, state: str, sample: int) -> None:
+        """Tell the servers that no branch continues an answer."""
+        self._hint({"session": self.id, "state": state, "sample": sample, "discard": True})
+
+    def _hint(self, hint: SessionHint) -> None:
+        for client in dict.fromkeys(client for client, _ in self._registrations):
+            client.hint(hint)
 
     # Other answers from outside the run
 

@@ -126,6 +126,10 @@ class AgentRegistry:
             count, self._agents.values(), key=lambda profile: (-profile.requests, profile.name)
         )
 
+    def has_session(self, name: str) -> bool:
+        """Whether a session sent a request or registered an agent, and has not ended."""
+        return name in self._sessions
+
     def is_registered(self, name: str) -> bool:
         """Whether an agent was announced."""
         known = self._agents.get(name)

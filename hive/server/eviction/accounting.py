@@ -11,6 +11,7 @@ from hive.server.eviction.base import EvictionPolicy
 from hive.server.eviction.dialogues import HIT_BUCKETS, Dialogue, hit_bucket
 from hive.server.eviction.hints import Event, Hint
 from hive.server.eviction.node import NodeRecord, Session
+from hive.server.eviction.retention import Retention
 
 MAX_SESSIONS = 65536
 NOT_RESIDENT = {"resident_tokens": 0, "stored_tokens": 0, "evicted_tokens": 0}
@@ -57,6 +58,9 @@ class ResidencyAccounting:
     """Tokens on the device by the agent that used them last."""
     totals: dict[str, Tokens] = field(default_factory=dict)
     """By agent: every one that stored or used KV and was not forgotten."""
+    retention: Retention = field(default_factory=Retention)
+    _some_retained: bool = False
+    """Whether the policy knows of retained dialogues."""
     _sessions: OrderedDict[str, Session] = field(default_factory=OrderedDict)
     _sessions_begun: int = 0
     _dialogues_begun: int = 0
@@ -156,6 +160,10 @@ class ResidencyAccounting:
         if session is None or self.policy is None:
             return
         self.now = max(now, self.now)
+        if hint.discard or hint.event == "end":
+            self.retention.release(session_name)
+        elif hint.retain is not None:
+            self.retention.retain(session_name, hint.retain, self.now)
         latest = session.latest
         if latest is not None:
             latest.event = hint.event or latest.event
@@ -164,6 +172,38 @@ class ResidencyAccounting:
                 latest.expected = hint.seconds + (self.now - latest.since if latest.idle else 0.0)
         for dialogue in session.dialogues.values():
             self.policy.hinted(dialogue, hint, self.now)
+
+    def observed(self, session_name: str, event: Event, now: float) -> None:
+        """Note what a session waits for, as far as the server saw after its request had ended."""
+        session = self._sessions.get(session_name)
+        latest = None if session is None else session.latest
+        if latest is None or not latest.idle:
+            return
+        self.now = max(now, self.now)
+        latest.event = latest.event or event
+        if self.policy is not None:
+            self.policy.departed(latest, self.clock)
+
+    def update_retained(self, capacity: int) -> None:
+        """Tell the policy, before an eviction, whose KV is retained now; ``capacity`` is the pool's, in tokens."""
+        if self.policy is None or not (len(self.retention) or self._some_retained):
+            return
+        names = self.retention.retained(self._tokens_of, capacity, self.now)
+        dialogues = [
+            dialogue
+            for name in names
+            if (session := self._sessions.get(name)) is not None
+            for dialogue in session.dialogues.values()
+        ]
+        self._some_retained = bool(dialogues)
+        self.policy.retained(dialogues)
+
+    def _tokens_of(self, session_name: str) -> int:
+        """Return the tokens of KV that the next requests of a session's dialogues would continue."""
+        session = self._sessions.get(session_name)
+        if session is None:
+            return 0
+        return sum(sum(dialogue.path) for dialogue in session.dialogues.values())
 
     def _continue(self, use: Use, path: Sequence[tuple[NodeRecord, int]], now: float) -> None:
         """Find the dialogue that an admitted request continues, or begin one."""
@@ -248,6 +288,7 @@ class ResidencyAccounting:
     def end_session(self, name: str) -> Session | None:
         """Mark a session as ended, and with it the KV that only it used; the caller then updates the leaf index."""
         session = self._sessions.pop(name, None)
+        self.retention.release(name)
         if session is not None:
             session.ended = True
             if self.policy is not None:

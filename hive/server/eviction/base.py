@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar, Self
 
 import numpy as np
@@ -62,6 +62,9 @@ class EvictionPolicy(ABC):
 
     def hinted(self, dialogue: Dialogue, hint: Hint, now: float) -> None:  # noqa: B027
         """Note what a client says about a dialogue."""
+
+    def retained(self, dialogues: Collection[Dialogue]) -> None:  # noqa: B027
+        """Keep the KV that the next requests of these dialogues need, and of no others, while there is other KV."""
 
     def ended(self, dialogue: Dialogue) -> None:  # noqa: B027
         """Note that a dialogue's session has ended."""

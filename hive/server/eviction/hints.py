@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Self
 
-Event = Literal["tool", "human", "subagent", "end"]
-"""What a session waits for after a request: a tool's result, a person's answer, a subagent, or nothing: it is over."""
-
-EVENTS: tuple[Event, ...] = get_args(Event)
+from hive_frontend.wire import EVENTS as EVENTS
+from hive_frontend.wire import Event as Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +24,19 @@ class Hint:
     """Seconds for which its KV should stay, within the tenant's quota."""
     discard: bool = False
     """Whether its KV will not be used again."""
+
+    @classmethod
+    def of(cls, tag: Mapping[str, Any]) -> Self | None:
+        """Return the hints in a flat, checked tag (:mod:`hive.server.request_tag`); None if it has none."""
+        if _NAMES.isdisjoint(tag):
+            return None
+        return cls(
+            tag.get("expects_event"),
+            tag.get("expects_seconds"),
+            tag.get("kv_priority", 0),
+            tag.get("retain"),
+            tag.get("discard", False),
+        )
+
+
+_NAMES = frozenset({"expects_event", "kv_priority", "retain", "discard"})

@@ -19,6 +19,10 @@ class Session:
     """The one whose request ended last, or arrived last."""
 
 
+DISCARDED = Session(-2, ended=True)
+"""Stands for the session of KV that its own session has discarded; it can be used again like that of an ended one."""
+
+
 @dataclass(slots=True, eq=False)
 class NodeRecord:
     """Attached to a node of the tree, and copied when the node is split."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,7 @@ class Waiting:
         self._agent = np.zeros(_PLACES, np.int32)
         self._named = np.zeros(_PLACES, np.bool_)
         self._factor: Array = np.ones(_PLACES)
-        self._retained: Array = np.zeros(_PLACES)
+        self._retained = np.zeros(_PLACES, np.bool_)
         self._discarded = np.zeros(_PLACES, np.bool_)
         self._used: Array = np.zeros((1, HIT_BUCKETS + 1))
         self._offered: Array = np.zeros((1, HIT_BUCKETS + 1))
@@ -80,7 +80,6 @@ class Waiting:
         self._named[place] = dialogue.named
         self._usual[place] = self._returns.usual(agent)
         self._factor[place] = 1.0
-        self._retained[place] = 0.0
         self._discarded[place] = False
         self._row[place] = self._returns.row(dialogue, agent)
 
@@ -98,8 +97,11 @@ class Waiting:
         self._discarded[place] = hint.discard or hint.event == "end"
         if self._discarded[place]:
             self.ended(dialogue)
-        if hint.retain is not None:
-            self._retained[place] = now + hint.retain
+
+    def retained(self, dialogues: Collection[Dialogue]) -> None:
+        """Keep the KV of these dialogues, and of no others."""
+        self._retained[:] = False
+        self._retained[[dialogue.number % _PLACES for dialogue in dialogues]] = True
 
     def ended(self, dialogue: Dialogue) -> None:
         """Note that a dialogue has no next request."""
@@ -138,7 +140,7 @@ class Waiting:
         by_return = parts[agents, np.where(on_path, hits, _OFF_PATH)] * value * self._seconds
         worth: Array = np.where(self._named[places], np.sqrt(by_class * by_return), by_class / ratio)
         worth *= self._factor[places]
-        worth += RETAINED * (self._retained[places] > now)
+        worth += RETAINED * (self._retained[places] & on_path)
         worth[self._discarded[places]] = DISCARDED
         return worth
 

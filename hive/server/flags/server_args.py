@@ -18,6 +18,7 @@ from typing import Any, Literal, Self, get_args, get_type_hints
 
 from hive.server.agents.window import WindowSettings
 from hive.server.eviction.policies import ENGINE_POLICIES, policies
+from hive.server.eviction.retention import DEFAULT_RETAIN_SHARE
 from hive.server.kv_segments.correctors import DEFAULT, corrector_of, correctors
 from hive.server.logits_cache.head import MIN_PROBABILITY
 from hive.server.request_tag import RequestError
@@ -124,6 +125,12 @@ class HiveServerArgs:
         f"SGLang's own {_or(map(repr, ENGINE_POLICIES))}; or 'engine', as set by --radix-eviction-policy (default: "
         "density, or engine if that flag is given).",
         choices=(*policies(), *ENGINE_POLICIES, "engine"),
+    )
+    retain_share: float = _flag(
+        DEFAULT_RETAIN_SHARE,
+        "Share of the KV pool, from 0 to 1, that clients may ask to retain, split evenly between tenants that do "
+        "(default: 0.25).",
+        metavar="SHARE",
     )
     schedule: Literal["engine", "contribution"] = _flag(
         "engine",
@@ -249,10 +256,11 @@ class HiveServerArgs:
                     f"--hive-{name.replace('_', '-')} must be at least {low}, got {getattr(self, name)}"
                 )
 
-        if not 0.0 <= self.collaborative_weight <= 1.0:
-            raise ValueError(
-                f"--hive-collaborative-weight must be from 0 to 1, got {self.collaborative_weight}"
-            )
+        for name in ("retain_share", "collaborative_weight"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(
+                    f"--hive-{name.replace('_', '-')} must be from 0 to 1, got {getattr(self, name)}"
+                )
 
         try:
             self.corrector  # noqa: B018 (validates the flag)

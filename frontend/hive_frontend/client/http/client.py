@@ -20,6 +20,7 @@ from hive_frontend.client.contract import (
 )
 from hive_frontend.client.http.answers import invalid_answer, read_generated
 from hive_frontend.client.http.behind_router import Affinity, BehindRouter
+from hive_frontend.client.http.control_requests import ControlRequests
 from hive_frontend.client.http.generate_route import GenerateRoute
 from hive_frontend.client.http.hive_generate import HiveGenerate
 from hive_frontend.client.http.merging import Merger, PendingCall, waiting
@@ -33,7 +34,7 @@ from hive_frontend.client.json_text import Json
 from hive_frontend.client.messages import Message
 from hive_frontend.client.prices import Prices
 from hive_frontend.errors import HiveError, ModelError
-from hive_frontend.wire import HEADER_PREFIX, check_name, sample_seed
+from hive_frontend.wire import HEADER_PREFIX, SessionHint, check_name, sample_seed
 
 T = TypeVar("T")
 
@@ -128,6 +129,8 @@ class HttpClient(Client):
         self._takes_n = True
         """Whether OpenAI's endpoints accept `n` choices; False once they have refused."""
         self._prompts = PromptCache()
+        self._control = ControlRequests(self._transport, self._behind, timeout_s, attempts)
+        self._request = self._control.send
         self._names = ModelNames(
             self._transport, model, lambda method, path: self._request(method, path, None)
         )
@@ -213,44 +216,20 @@ class HttpClient(Client):
                 "DELETE", f"/hive/sessions/{session}", None, to_all=True, wait_for_restart=False
             )
 
+    def hint(self, hint: SessionHint) -> None:
+        if self._is_hive:
+            self._control.hint(hint)
+
+    @property
+    def hints_lost(self) -> int:
+        """Hints that did not reach the server; nothing else depends on them."""
+        return self._control.hints_lost
+
     async def aclose(self) -> None:
+        self._control.drop_hints()
         await self._transport.aclose()
         if self._behind is not None:
             await self._behind.aclose()
-
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        body: Json | None,
-        *,
-        to_all: bool = False,
-        wait_for_restart: bool = True,
-    ) -> Json | None:
-        """Send a small request other than a model call; None for a missing route.
-
-        Behind a router it goes to one of the servers, or to all of them.
-        """
-        try:
-            async with asyncio.timeout(self._timeout_s) as limit:
-                if self._behind is not None and to_all:
-                    return await self._behind.send_to_all(method, path, body)
-                if self._behind is not None:
-                    return await self._behind.send(method, path, body, attempts=self._attempts)
-                return await self._transport.send(
-                    method,
-                    path,
-                    body,
-                    attempts=self._attempts,
-                    missing_ok=True,
-                    wait_for_restart=wait_for_restart,
-                )
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise CallTimeout(
-                f"{method} {self.url}{path}: no answer within {self._timeout_s:g} s (timeout_s)"
-            ) from None
 
     # Calls
 

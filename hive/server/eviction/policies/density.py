@@ -25,7 +25,7 @@ LRU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -119,6 +119,9 @@ class DensityPolicy(EvictionPolicy):
 
     def hinted(self, dialogue: Dialogue, hint: Hint, now: float) -> None:
         self._waiting.hinted(dialogue, self._agent(dialogue.agent), hint, now)
+
+    def retained(self, dialogues: Collection[Dialogue]) -> None:
+        self._waiting.retained(dialogues)
 
     def ended(self, dialogue: Dialogue) -> None:
         self._waiting.ended(dialogue)
