@@ -54,7 +54,8 @@ class Client:
         return aiohttp.ClientSession(
             self.url,
             timeout=aiohttp.ClientTimeout(900),
-            connector=aiohttp.TCPConnector(limit=0),
+            # Shorter than the 5 s after which uvicorn closes idle connections.
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4),
             read_bufsize=2**24,
         )
 

@@ -25,6 +25,16 @@ PINNING = Change(
     "`lora/` and `constrained/xgrammar_backend.py` pin host memory only if `is_pin_memory_available()` is "
     "true, as other code does.",
 )
+LORA_BATCHES = Change(
+    "adapters of a step only when they change",
+    "`ChunkedSgmvLoRABackend.prepare_lora_batch` skips the copies for a decode graph whose rows have the same "
+    "adapters as at the step before.",
+)
+NEW_GRAMMARS = Change(
+    "one compilation per new grammar",
+    "`get_cached_or_future_value` returns the future of a compilation in progress, and `get_ready_grammar_requests` "
+    "waits for futures instead of napping.",
+)
 CPU_GRAMMARS = Change(
     "grammars on a CPU",
     "For logits on a CPU, `apply_vocab_mask` calls `xgrammar.apply_token_bitmask_inplace`, which has a CPU "

@@ -122,6 +122,7 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
         self._recording = args.logits_cache
         self._head_size = args.head_size
         self._min_probability = args.min_probability
+        self._ranks = self.tp_sync_group.size()
 
     def forward(
         self,
@@ -154,7 +155,8 @@ class HiveSampler(upstream.Sampler):  # type: ignore[misc]
             self.output_logprob_processor.compute_logprobs(
                 torch.log_softmax(tempered, dim=-1), top_logprobs_nums, token_ids_logprobs, chosen.long()
             ).write_output_to(logits_output)
-        self._sync_token_ids_across_tp(chosen, sampling_info)
+        if self._ranks > 1:
+            self._sync_token_ids_across_tp(chosen, sampling_info)
         return chosen
 
     def _draw_on_host(

@@ -14,6 +14,7 @@ from hive.server.host_memory import freeze_objects
 from hive.server.request_checks import Limits
 from sglang_patches.contract.releases import current
 from sglang_patches.http import choreography, hive_routes, live_routes, samples
+from sglang_patches.http.bounded_headers import bound_headers
 from sglang_patches.http.chat_ends import ChatEnds
 from sglang_patches.http.declared_segments import DeclaredSegments
 from sglang_patches.http.request_middleware import install
@@ -41,6 +42,7 @@ def before_setup_and_run_http_server(
         # level.
         app.router.routes.extend(routes.routes)
     install(app, tokenizer_manager.hive_limits, access)
+    bound_headers(args.max_header_bytes)
     freeze_objects()
 
 

@@ -24,6 +24,7 @@ from hive.server.request_checks.batches import WARM_UP_RID
 from sglang_patches.cache.selection import agent_aware, registry_of
 from sglang_patches.contract.activation import verify
 from sglang_patches.contract.releases import current
+from sglang_patches.forward.decode_adapters import DecodeAdapters
 from sglang_patches.forward.decode_rows import DecodeRows
 from sglang_patches.forward.sampler import CONSTRAINTS_ATTRIBUTE, ROWS_ATTRIBUTE, HiveSampler, SampledRows
 from sglang_patches.http.control import CONTROL_PREFIX
@@ -50,15 +51,6 @@ from sglang_patches.scheduling.hints import observed
 from sglang_patches.scheduling.metrics import SchedulerMetrics
 from sglang_patches.scheduling.mixed_step import mix
 from sglang_patches.scheduling.state import SchedulerState
-
-if TYPE_CHECKING:
-    from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
-    from sglang.srt.managers.scheduler import Scheduler
-
-    from sglang_patches.forward.decode_rows import DecodeRows
-
-if TYPE_CHECKING:
-    from sglang.srt.managers.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from sglang.srt.managers.io_struct import AbortReq, DumperControlReqInput
@@ -92,6 +84,9 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
     if current().decode_rows:
         runner = self.tp_worker.model_runner
         runner.hive_decode_rows = self.hive.rows = DecodeRows.of(runner, args.decode_rows)
+        # Steps with placed KV choose by themselves which of their tokens become decode rows.
+        if not args.kv_segments:
+            DecodeAdapters.install(runner, self.hive.rows)
     if args.kv_segments:
         from sglang_patches.forward import kv_segments
 

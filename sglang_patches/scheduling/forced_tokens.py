@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 import xgrammar
+from numpy.typing import NDArray
 
 from hive.server.logits_cache.cache import LogitsCache
 from hive.server.logits_cache.head import Head
@@ -99,10 +100,9 @@ def forced_tokens(matcher: xgrammar.GrammarMatcher, token: int, vocab_size: int)
 
 def _only_token(matcher: xgrammar.GrammarMatcher, vocab_size: int) -> int | None:
     """Return the token that the grammar allows next if it is the only one."""
-    bitmask = _bitmask(vocab_size)
+    bitmask, words = _scratch(vocab_size)
     if not matcher.fill_next_token_bitmask(bitmask, 0):
         return None
-    words = bitmask[0].numpy()
     (used,) = words.nonzero()
     if len(used) != 1:
         return None
@@ -111,6 +111,7 @@ def _only_token(matcher: xgrammar.GrammarMatcher, vocab_size: int) -> int | None
 
 
 @cache
-def _bitmask(vocab_size: int) -> torch.Tensor:
-    """Return a scratch bitmask: int32 ``[1, ceil(vocab / 32)]``."""
-    return torch.zeros(xgrammar.get_bitmask_shape(1, vocab_size), dtype=xgrammar.bitmask_dtype)
+def _scratch(vocab_size: int) -> tuple[torch.Tensor, NDArray[np.int32]]:
+    """Return a scratch bitmask, int32 ``[1, ceil(vocab / 32)]``, and its only row, which shares its memory."""
+    bitmask = torch.zeros(xgrammar.get_bitmask_shape(1, vocab_size), dtype=xgrammar.bitmask_dtype)
+    return bitmask, bitmask[0].numpy()

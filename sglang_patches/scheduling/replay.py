@@ -55,7 +55,7 @@ def begin(scheduler: Scheduler, req: Req) -> None:
 
 
 def advance(scheduler: Scheduler) -> None:
-    """Run a slice of every replay in progress, and send the new outputs."""
+    """Run a slice of every replay in progress, send the new outputs, and update the metrics."""
     state: SchedulerState = scheduler.hive
     if state.drawing and (state.waiting or len(state.drawing) > DRAWING):
         _finish_lost(scheduler)
@@ -64,6 +64,9 @@ def advance(scheduler: Scheduler) -> None:
         state.replaying += [req for req in replaying if not _run_slice(scheduler, req)]
     if state.pending_outputs:
         _send_outputs(scheduler)
+    if state.metrics is not None:
+        accounting = state.tree.accounting if state.tree is not None else None
+        state.metrics.update(state.cache, state.agents, accounting)
 
 
 def _send_outputs(scheduler: Scheduler) -> None:
@@ -140,8 +143,6 @@ def finish(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
     if state.metrics is not None:
         agent = state.agents.profile(attached.agent).name
         state.metrics.finished(state.agents, agent, len(req.origin_input_ids), **counts)
-        state.metrics.cache(state.cache)
-        state.metrics.agents(state.agents, state.tree.accounting if state.tree is not None else None)
 
 
 def _run_slice(scheduler: Scheduler, req: Req) -> bool:

@@ -80,7 +80,10 @@ def pack_rows(
     The result of an empty head is None.
     """
     sizes = np.array([size for size, *_ in scalars])
-    used = np.arange(ids.shape[1]) < sizes[:, None]
+    # A sure model's heads are much shorter than k.
+    longest = max(1, int(sizes.max(initial=0)))
+    ids, logits = ids[:, :longest], np.ascontiguousarray(logits[:, :longest])
+    used = np.arange(longest) < sizes[:, None]
     bits = logits.view(np.uint32)
     ordinals = _ordinals((bits >> 16).astype(np.uint16))
     steps = np.zeros_like(ordinals)
