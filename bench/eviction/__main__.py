@@ -3,6 +3,9 @@
 Replays traffic on SGLang's radix cache, without a model: what counts is which prompt tokens are found. Beside each
 policy stands a cache that knows the future. Then replays a recorded run on real servers, one for each policy in turn.
 ``--quick`` takes about fifteen minutes on two cores, fourteen of them for the servers.
+
+With ``--trace FILE`` instead: sessions of real agents, whose file says which blocks of their prompts are the same, on
+the same radix cache (``bench/traces/sessions.py`` has the formats).
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import dataclasses
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from bench.eviction.cost import CostRow, measure_cost
 from bench.eviction.policies import CLAIRVOYANT, MAIN_POLICIES, POLICIES
@@ -33,15 +36,28 @@ from bench.eviction.report import (
 from bench.eviction.scenarios import SCENARIOS, Replayed, Scenario, Work, recorded, replayed
 from bench.eviction.schedule import PoolTooSmall
 from bench.eviction.servers import bounds_of, rows_and_goals, run_servers
+from bench.eviction.sessions import (
+    ARMS,
+    BLOCK,
+    POOLS,
+    QUICK_REQUESTS,
+    REQUESTS,
+    SessionReport,
+    SessionRow,
+    SessionWork,
+    Traffic,
+    sessions_table,
+)
 from bench.harness.client import BenchError
 from bench.harness.command import Command, Run, positive
 from bench.traces.recording import recordings
+from bench.traces.sessions import Half
 from hive.server.server_process import ServerDied
 
 COST, RECORDED, SERVER = "cost", "rtl", "server"
 PARTS = (*SCENARIOS, RECORDED, COST, SERVER)
 SERVER_POLICIES, QUICK_SERVER_POLICIES = ("lru", "paper", "density"), ("lru", "density")
-SEEDS, QUICK_SEEDS = 10, 3
+SEEDS, QUICK_SEEDS, TRACE_SEEDS = 10, 3, 3
 COST_TURNS, QUICK_COST_TURNS = 9, 3
 SCORED = ("A", "B", "D", "E")
 """Scenarios whose agents' scores are kept."""
@@ -74,7 +90,7 @@ def _parser() -> Command:
     option("--seeds", positive, "N", "so many seeds")
     several("--only", PARTS, "only these parts", PARTS)
     about = f"a recorded run to replay as part of {RECORDED} (repeatable; default: those of the bench)"
-    option("--trace", Path, "FILE", about, action="append")
+    option("--recording", Path, "FILE", about, action="append")
     several("--policies", POLICIES, f"{BASELINE} is always replayed", MAIN_POLICIES)
     about = "the recorded run for the servers (default: the shortest with --quick, else the longest)"
     option("--server-trace", Path, "FILE", about)
@@ -83,6 +99,18 @@ def _parser() -> Command:
     option("--server-flags", shlex.split, "FLAGS", about, default=[])
     option("--repeats", positive, "N", "servers for each policy (default: 2, quick: 1)")
     option("--workers", positive, "N", "processes", default=2)
+    option("--trace", Path, "FILE", "replay sessions of agents (the options below), and nothing else")
+    about = "of the radix cache, in tokens"
+    option("--pools", positive, "TOKENS", about, nargs="+", default=POOLS)
+    option("--sessions", positive, "N", "sessions at once", default=32)
+    option("--requests", positive, "N", f"add sessions until they have so many (default: {REQUESTS:,})")
+    several("--arms", (*POLICIES, CLAIRVOYANT), f"beside {BASELINE} and {CLAIRVOYANT}", ARMS)
+    parser.add_argument(
+        "--half",
+        choices=get_args(Half),
+        default="all",
+        help="of the sessions, by the hash of their names: to build a policy with, or to check it (default: all)",
+    )
     return parser
 
 
@@ -94,7 +122,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
     quick: bool = options.quick
     scenarios = [SCENARIOS[name] for name in SCENARIOS if name in options.only]
     if RECORDED in options.only:
-        scenarios += [recorded(path) for path in options.trace or recordings()]
+        scenarios += [recorded(path) for path in options.recording or recordings()]
     turns = QUICK_COST_TURNS if quick else COST_TURNS
     served = None
     if SERVER in options.only:
@@ -195,9 +223,33 @@ def _scores(scenarios: Sequence[Scenario], results: Sequence[Replayed]) -> list[
     return [score_trace(result, POLICIES[POLICY].window.round_requests) for result in kept]
 
 
+def measure_sessions(run: Run) -> None:
+    """``--trace``. Raises `ValueError` when the file is no trace, and `OSError` when it cannot be read."""
+    options, console = run.options, run.console
+    quick: bool = options.quick
+    requests = options.requests or (QUICK_REQUESTS if quick else REQUESTS)
+    largest = min(options.pools) // BLOCK
+    traffic = Traffic(options.trace, options.half, requests, options.sessions, largest)
+    work = [
+        SessionWork(traffic, seed, pool, options.arms)
+        for seed in range(options.seeds or (1 if quick else TRACE_SEEDS))
+        for pool in options.pools
+    ]
+    rows: list[SessionRow] = []
+    for done, part in enumerate(replayed(work, options.workers), start=1):
+        console.print(f"replayed a pool of {part[0].pool:,}, seed {part[0].seed} ({done} of {len(work)})")
+        rows += part
+    rows.sort(key=lambda row: (row.pool, row.seed))
+    report = SessionReport(**run.how_made(), half=options.half, sessions_at_once=options.sessions, rows=rows)
+    run.finish(report, [sessions_table(rows)])
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     run = _parser().run(argv)
     try:
+        if run.options.trace is not None:
+            measure_sessions(run)
+            return
         settings = settings_of(run.options)
     except (ValueError, OSError) as error:
         raise SystemExit(f"bench: {error}") from None

@@ -15,7 +15,7 @@ from bench.harness.plots import bars, panels, save
 _COLOURS = dict(
     zip(
         (*POLICIES, CLAIRVOYANT),
-        ("#7f7f7f", "#bcbd22", "#17becf", "#ff7f0e", "#1f77b4", "#9467bd", "#d62728", "black"),
+        (*["C7", "C8", "C9", "C1", "C0", "C4", "C3", "C2", "C5", "C6"][: len(POLICIES)], "black"),
         strict=True,
     )
 )

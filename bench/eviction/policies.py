@@ -22,6 +22,8 @@ class Policy:
     """The cache's name of the policy."""
     hive: bool = True
     """Whether the cache is Hive's; else it is SGLang's own."""
+    sessions: bool = False
+    """Whether SGLang's cache knows sessions, as with ``--enable-session-radix-cache``."""
     agents: bool = True
     """Whether requests name their agent and session."""
     ends: bool = True
@@ -38,6 +40,7 @@ POLICIES = {
         *(Policy(name, name) for name in policies()),
         Policy("density-endless", "density", ends=False),
         Policy("density-anonymous", "density", agents=False, ends=False),
+        Policy("session-radix", "lru", hive=False, sessions=True),
     )
 }
 MAIN_POLICIES = ("lru", "lfu", "slru", "paper", "density")

@@ -13,7 +13,10 @@ from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, MatchPrefixParams
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
+from sglang.srt.mem_cache.unified_cache.components import ComponentType
+from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
+from bench.eviction.closed_loop import Moment
 from bench.eviction.outcome import Outcome
 from bench.eviction.policies import Policy
 from bench.eviction.schedule import most_running
@@ -46,6 +49,13 @@ class ReplayedRequest:
         self.prefix_indices = torch.empty(0, dtype=torch.int64)
         self.cached_tokens = 0
         """Of the prompt, found at admission."""
+        # What the cache that knows sessions reads, too.
+        self.session_id = session
+        self.session = self.swa_uuid_for_lock = None
+        self.session_generation: int | None = None
+        self.skip_lock_node_ids: dict[Any, Any] = {}
+        self.swa_prefix_lock_released = False
+        self.finished_reason = "length"
 
     def get_fill_ids(self) -> Tokens:
         return self.origin_input_ids
@@ -66,8 +76,16 @@ class RequestSlots:
 class PoolReplay:
     """A pool, its radix cache, and what runs in it."""
 
-    def __init__(self, trace: Trace, events: Sequence[Event], pool: int, policy: Policy) -> None:
-        self.trace, self.events, self.pool, self.policy = trace, events, pool, policy
+    def __init__(
+        self,
+        trace: Trace,
+        events: Sequence[Event],
+        pool: int,
+        policy: Policy,
+        moments: Sequence[Moment] | None = None,
+    ) -> None:
+        """``moments`` are those of the trace's requests, if their times are known."""
+        self.trace, self.events, self.pool, self.policy, self.moments = trace, events, pool, policy, moments
         self.allocator = TokenToKVPoolAllocator(pool, torch.float16, "cpu", None, False)
         longest = max(len(request.prompt) + len(request.output) for request in trace.requests)
         self.slots = RequestSlots(most_running(events), longest)
@@ -86,6 +104,9 @@ class PoolReplay:
         if self.policy.hive:
             return build_radix_cache(params, self.policy.eviction, self.registry, self.policy.density)
         params.eviction_policy = self.policy.eviction
+        if self.policy.sessions:
+            params.enable_session_radix_cache, params.tree_components = True, (ComponentType.FULL,)
+            return UnifiedRadixCache(params)
         return RadixCache(params)
 
     def run(self) -> Outcome:
@@ -105,10 +126,15 @@ class PoolReplay:
             self.registry.end_session(event[1])
             if self.policy.hive:
                 self.cache.end_session(event[1])
+            elif self.policy.sessions:
+                self.cache.release_radix_session(event[1])
 
     def check(self) -> None:
         """See that every token of the pool is either free or in the tree, once. Raises `Leak` otherwise."""
         in_tree, free = self.cache.total_size(), self.allocator.available_size()
+        if self.policy.sessions:
+            # The size of other components comes second.
+            in_tree = in_tree[0]
         if in_tree + free != self.pool:
             raise Leak(f"{in_tree} tokens in the tree and {free} free are not the pool's {self.pool}")
         counted = self.cache.evictable_size() + self.cache.protected_size()
@@ -125,6 +151,8 @@ class PoolReplay:
         agent, session = (request.agent, request.session) if self.policy.agents else (None, None)
         running = self._running[number] = ReplayedRequest(str(number), request, agent, session)
         self.registry.arrived(agent, session, len(prompt))
+        if self.policy.sessions and session is not None:
+            running.session_generation = self.cache.ensure_session_generation(session)
         match = self.cache.match_prefix(
             MatchPrefixParams(key=RadixKey(prompt, limit=len(prompt) - 1), req=running)
         )
@@ -162,9 +190,9 @@ class PoolReplay:
         """Places of the pool for new tokens; what is short is evicted."""
         short = count - self.allocator.available_size()
         if short > 0:
-            began = time.perf_counter()
+            began = time.process_time()
             result = self.cache.evict(EvictParams(num_tokens=short))
-            self.outcome.evict_seconds += time.perf_counter() - began
+            self.outcome.evict_seconds += time.process_time() - began
             self.outcome.evict_calls += 1
             self.outcome.evicted_tokens += result.num_tokens_evicted
         indices: torch.Tensor | None = self.allocator.alloc(count)

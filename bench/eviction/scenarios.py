@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 
@@ -22,6 +22,8 @@ from bench.traces.prefix_tree import PrefixTree
 from bench.traces.recording import SUFFIX, load_trace
 from bench.traces.trace import Event, Trace, first_rounds
 
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 POOL_SHARES = (0.4, 0.55, 0.7)
 """Pools, as parts of the hot working set."""
 
@@ -164,7 +166,13 @@ class Work(NamedTuple):
         ]
 
 
-def replayed(work: Sequence[Work], workers: int) -> Iterator[list[Replayed]]:
+class Part(Protocol[T_co]):
+    """Work for one process."""
+
+    def done(self) -> T_co: ...
+
+
+def replayed(work: Sequence[Part[T]], workers: int) -> Iterator[T]:
     """The replays of each piece of work, as they are done by so many processes."""
     if workers == 1:
         yield from (each.done() for each in work)
