@@ -161,7 +161,8 @@ class _Loop:
         if chain.ready < math.inf:
             self.plan(max(now, chain.ready), "arrive", chain)
             return
-        self.events.append(("end", chain.session.name))
+        if chain.session.ends:
+            self.events.append(("end", chain.session.name))
         parent = chain.parent
         if parent is None:
             self.begin(now)

@@ -66,6 +66,8 @@ class Session:
     calls: list[Call]
     starts_s: float | None = None
     """When it starts, as recorded or after its parent's call; None: when there is a place for it."""
+    ends: bool = True
+    """Whether the server is told when it ends."""
 
     def everywhere(self) -> Iterator[tuple[Session, Call]]:
         """All calls, those of subagents included."""
@@ -109,7 +111,7 @@ def _of_lines(lines: Iterable[dict[str, Any]]) -> list[Session]:
     for line in lines:
         if "requests" in line:
             sessions.append(_of_corpus(line, str(line["name"])))
-        elif "kept" in line:
+        else:
             recorded.append(line)
     return sessions + _of_record(recorded)
 
@@ -162,23 +164,19 @@ def _of_record(lines: list[dict[str, Any]]) -> list[Session]:
     """Sessions of a server's record. A request without a session is a session of its own."""
     sessions: dict[str, Session] = {}
     before: dict[str, tuple[Tokens, float]] = {}
+    began = min((line["t"] for line in lines), default=0.0)
     for number, line in enumerate(lines):
+        arrived = line["t"] - began
+        if "ended" in line:
+            if line["ended"] in sessions:
+                sessions[line["ended"]].ends = True
+            continue
         name = line["session"] or f"anonymous {number}"
-        session = sessions.setdefault(name, Session(name, [], line["t"]))
-        blocks, ended = before.get(name, (array("q"), line["t"]))
+        session = sessions.setdefault(name, Session(name, [], arrived, ends=False))
+        blocks, ended = before.get(name, (array("q"), arrived))
         blocks = _blocks(line, blocks)
-        before[name] = blocks, line["t"] + line["api_time"]
-        calls = session.calls
-        asks = calls[-1].stopped if calls else None
-        calls.append(
-            Call(
-                blocks,
-                line["api_time"],
-                min(max(0.0, line["t"] - ended), MAX_THINK_S),
-                line["agent"] or "",
-                _EVENTS.get(line["stop"]),
-                asks or "human",
-                line["out"],
-            )
-        )
+        before[name] = blocks, arrived + line["api_time"]
+        think = min(max(0.0, arrived - ended), MAX_THINK_S)
+        agent = line["agent"] or "anonymous"
+        session.calls.append(Call(blocks, line["api_time"], think, agent, None, "tool", line["out"]))
     return sorted(sessions.values(), key=lambda session: session.starts_s or 0.0)

@@ -48,15 +48,7 @@ from sglang_patches.scheduling.decode_join import join
 from sglang_patches.scheduling.metrics import SchedulerMetrics
 from sglang_patches.scheduling.mixed_step import mix
 from sglang_patches.scheduling.state import SchedulerState
-
-if TYPE_CHECKING:
-    from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
-    from sglang.srt.managers.scheduler import Scheduler
-
-    from sglang_patches.forward.decode_rows import DecodeRows
-
-if TYPE_CHECKING:
-    from sglang.srt.managers.scheduler import Scheduler
+from sglang_patches.scheduling.traffic import record_of
 
 if TYPE_CHECKING:
     from sglang.srt.managers.io_struct import AbortReq, DumperControlReqInput
@@ -94,6 +86,7 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
         from sglang_patches.forward import kv_segments
 
         self.hive.kv = kv_segments.start(self)
+    self.hive.record = record_of(self, args)
     by_contribution = args.schedule == "contribution"
     self.policy.hive_order = ContributionOrder(agents, args.schedule_max_passes) if by_contribution else None
     freeze_objects()

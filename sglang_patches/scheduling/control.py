@@ -27,6 +27,8 @@ def handle(state: SchedulerState, operation: str, body: dict[str, Any]) -> dict[
         if state.tree is not None:
             state.tree.end_session(session)
         state.live.sessions.end(session)
+        if state.record is not None:
+            state.record.end_session(session)
         return {"requests": state.agents.end_session(session)}
     view = EVERYTHING if body["everything"] else View(everything=False, tenant=tenant)
     summary = state.summary(view)
