@@ -25,16 +25,21 @@ from bench.eviction.report import (
     POLICY,
     Report,
     ScoreTrace,
+    ServedRow,
+    SessionRow,
     cost_table,
     goals_of,
     goals_table,
     rows_of,
     rows_table,
     score_trace,
+    served_table,
     server_table,
+    sessions_table,
 )
 from bench.eviction.scenarios import SCENARIOS, Replayed, Scenario, Work, recorded, replayed
 from bench.eviction.schedule import PoolTooSmall
+from bench.eviction.serve import Pressure, serve
 from bench.eviction.servers import bounds_of, rows_and_goals, run_servers
 from bench.eviction.sessions import (
     ARMS,
@@ -42,14 +47,11 @@ from bench.eviction.sessions import (
     POOLS,
     QUICK_REQUESTS,
     REQUESTS,
-    SessionReport,
-    SessionRow,
     SessionWork,
     Traffic,
-    sessions_table,
 )
 from bench.harness.client import BenchError
-from bench.harness.command import Command, Run, positive
+from bench.harness.command import Command, Run, above_0, positive
 from bench.traces.recording import recordings
 from bench.traces.sessions import Half
 from hive.server.server_process import ServerDied
@@ -105,6 +107,13 @@ def _parser() -> Command:
     option("--sessions", positive, "N", "sessions at once", default=32)
     option("--requests", positive, "N", f"add sessions until they have so many (default: {REQUESTS:,})")
     several("--arms", (*POLICIES, CLAIRVOYANT), f"beside {BASELINE} and {CLAIRVOYANT}", ARMS)
+    about = "leave out sessions with longer prompts"
+    option("--longest", positive, "TOKENS", about, default=10**9)
+    about = "replay on real servers, by seed 0; --server-flags go to each of them"
+    parser.add_argument("--serve", action="store_true", help=about)
+    about = "on servers: blocks and pools are so many times smaller, 1 to 64, a power of 2"
+    option("--shrink", int, "K", about, default=16, choices=[2**power for power in range(7)])
+    option("--speed", above_0, "X", "on servers: pauses are so many times shorter", default=20.0)
     parser.add_argument(
         "--half",
         choices=get_args(Half),
@@ -227,9 +236,17 @@ def measure_sessions(run: Run) -> None:
     """``--trace``. Raises `ValueError` when the file is no trace, and `OSError` when it cannot be read."""
     options, console = run.options, run.console
     quick: bool = options.quick
+    longest = min(*options.pools, options.longest) // BLOCK
     requests = options.requests or (QUICK_REQUESTS if quick else REQUESTS)
-    largest = min(options.pools) // BLOCK
-    traffic = Traffic(options.trace, options.half, requests, options.sessions, largest)
+    traffic = Traffic(options.trace, options.half, requests, options.sessions, longest)
+    if options.serve:
+        served: list[ServedRow] = []
+        for pool in options.pools:
+            pressure = Pressure(options.shrink, options.speed, options.sessions, pool)
+            arms = [arm for arm in options.arms if arm != CLAIRVOYANT]
+            served += serve(traffic.sessions(0), arms, pressure, options.server_flags, console.print)
+        run.finish(Report(**run.how_made(), served=served), [served_table(served)])
+        return
     work = [
         SessionWork(traffic, seed, pool, options.arms)
         for seed in range(options.seeds or (1 if quick else TRACE_SEEDS))
@@ -240,8 +257,7 @@ def measure_sessions(run: Run) -> None:
         console.print(f"replayed a pool of {part[0].pool:,}, seed {part[0].seed} ({done} of {len(work)})")
         rows += part
     rows.sort(key=lambda row: (row.pool, row.seed))
-    report = SessionReport(**run.how_made(), half=options.half, sessions_at_once=options.sessions, rows=rows)
-    run.finish(report, [sessions_table(rows)])
+    run.finish(Report(**run.how_made(), sessions=rows), [sessions_table(rows)])
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -251,7 +267,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             measure_sessions(run)
             return
         settings = settings_of(run.options)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ServerDied, BenchError) as error:
         raise SystemExit(f"bench: {error}") from None
     try:
         report = measure(settings, run)

@@ -28,6 +28,8 @@ class Policy:
     """Whether requests name their agent and session."""
     ends: bool = True
     """Whether the end of a session is announced."""
+    hints: bool = False
+    """Whether clients say what their sessions wait for, and how long."""
     density: DensitySettings | None = None
     """Constants of the policy density, if they differ from the server's."""
     window: WindowSettings = _WINDOW

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from rich.table import Table
 
 from bench.eviction.cost import CostRow
@@ -15,7 +15,7 @@ from bench.eviction.policies import CLAIRVOYANT
 from bench.eviction.scenarios import Replayed, Scenario
 from bench.harness.command import HowMade
 from bench.harness.goals import Goal as AnyGoal
-from bench.harness.statistics import of_known
+from bench.harness.statistics import mean, of_known
 from bench.harness.tables import met, number, table
 
 BASELINE = "lru"
@@ -63,6 +63,50 @@ class Row(BaseModel):
     """The time they took, from the first request to the last answer."""
 
 
+class SessionRow(BaseModel):
+    """One policy with one pool and the sessions of one seed."""
+
+    policy: str
+    pool: int
+    """Tokens."""
+    seed: int
+    sessions: int
+    requests: int
+    prompt_blocks: int
+    missed: float
+    """Blocks of prompts that were not found, over all of them."""
+    gap_closed: float | None
+    """(LRU's misses - this one's) / (LRU's misses - the clairvoyant one's); None where there is no gap."""
+    evictions: int
+    """Calls that had to evict."""
+    evicted_blocks: int
+    us_per_block: float | None
+    """Microseconds of the process for each block evicted; None for the clairvoyant one."""
+
+
+class ServedRow(BaseModel):
+    """The same on a real server."""
+
+    policy: str
+    pool: int
+    """Tokens, as the server has them."""
+    shrink: int
+    """Blocks became so many times smaller."""
+    speed: float
+    """Pauses became so many times shorter."""
+    sessions: int
+    requests: int
+    prompt_tokens: int
+    prefill_tokens: int
+    """Prompt tokens that the server had to compute."""
+    ttft_ms: tuple[float, float] | None
+    """Milliseconds to the first token, 50th and 99th percentile."""
+    returning_ttft_ms: tuple[float, float] | None
+    """Without the first request of each session."""
+    wall_s: float
+    """From the first request to the last answer."""
+
+
 class ScoreTrace(BaseModel):
     """The contribution of each agent as a replay went on (the paper's Figure 9)."""
 
@@ -86,22 +130,24 @@ class Goal(AnyGoal):
 class Report(HowMade):
     """The JSON file."""
 
-    scenarios: dict[str, str]
+    scenarios: dict[str, str] = Field(default_factory=dict)
     """What each one is."""
-    goals: list[Goal]
-    rows: list[Row]
-    cost: list[CostRow]
-    scores: list[ScoreTrace]
+    goals: list[Goal] = Field(default_factory=list)
+    rows: list[Row] = Field(default_factory=list)
+    cost: list[CostRow] = Field(default_factory=list)
+    scores: list[ScoreTrace] = Field(default_factory=list)
+    sessions: list[SessionRow] = Field(default_factory=list)
+    served: list[ServedRow] = Field(default_factory=list)
     failed: str | None = None
     """Why there are no rows of servers, though they were asked for."""
 
 
 def rows_of(scenarios: Iterable[Scenario], results: Sequence[Replayed]) -> list[Row]:
     """One row for each scenario, pool and policy, in the order of `scenarios`, of growing pools, and of policies."""
-    outcomes: dict[tuple[str, int, str], dict[int, Outcome]] = {}
+    outcomes: dict[tuple[str, int, str], dict[int, Outcome]] = Field(default_factory=dict)
     for result in results:
         outcomes.setdefault((result.scenario, result.pool, result.policy), {})[result.seed] = result.outcome
-    rows: list[Row] = []
+    rows: list[Row] = Field(default_factory=list)
     for scenario in scenarios:
         places = [place for place in outcomes if place[0] == scenario.name]
         for place in sorted(places, key=lambda place: place[1]):
@@ -177,7 +223,7 @@ def goals_of(rows: Sequence[Row], scenarios: Iterable[Scenario]) -> list[Goal]:
     """The goals that the rows say something about."""
     with_agents = {scenario.name: scenario.agents for scenario in scenarios}
     mine = [row for row in rows if row.policy == POLICY and not row.swept]
-    goals: list[Goal] = []
+    goals: list[Goal] = Field(default_factory=list)
     gaps = [(row.gap_closed, row) for row in mine if row.gap_closed is not None and with_agents[row.scenario]]
     large = [(gap, row) for gap, row in gaps if (row.scenario, row.pool) == ("B", LARGE_B)]
     for found, goal, what in (
@@ -281,6 +327,56 @@ def goals_table(goals: Sequence[Goal]) -> Table:
     return table(f"Goals of {POLICY}", headings, cells, left=("figure", "where", "goal", ""))
 
 
+def sessions_table(rows: Sequence[SessionRow]) -> Table:
+    """Means over the seeds, by pool and policy."""
+    places: dict[tuple[int, str], list[SessionRow]] = Field(default_factory=dict)
+    for row in sorted(rows, key=lambda row: (row.pool, row.seed)):
+        places.setdefault((row.pool, row.policy), []).append(row)
+    cells = (
+        (
+            f"{pool:,}",
+            policy,
+            f"{statistics.fmean(row.missed for row in found):.1%}",
+            number(mean(row.gap_closed for row in found), ".0%"),
+            " ".join(number(row.gap_closed, ".0%") for row in found),
+            f"{statistics.fmean(row.evictions for row in found):,.0f}",
+            f"{statistics.fmean(row.evicted_blocks for row in found):,.0f}",
+            number(mean(row.us_per_block for row in found), ".3f"),
+        )
+        for (pool, policy), found in places.items()
+    )
+    headings = (
+        "pool",
+        "policy",
+        "missed",
+        "gap closed",
+        "by seed",
+        "evictions",
+        "blocks evicted",
+        "µs per block",
+    )
+    return table("Eviction, sessions of a trace", headings, cells, left=("pool", "policy"), sections=1)
+
+
+def served_table(rows: Sequence[ServedRow]) -> Table:
+    """Sessions on servers, by pool and policy."""
+    cells = (
+        (
+            *(f"{row.pool:,}", row.policy, f"{row.prefill_tokens:,}"),
+            f"{1 - row.prefill_tokens / row.prompt_tokens:.1%}",
+            *(_milliseconds(percentiles) for percentiles in (row.ttft_ms, row.returning_ttft_ms)),
+            f"{row.wall_s:.0f}",
+        )
+        for row in rows
+    )
+    headings = ("pool", "policy", "prefill", "cached", "TTFT ms, p50 p99", "of returning", "seconds")
+    return table("Eviction, sessions on servers", headings, cells, left=("pool", "policy"), sections=1)
+
+
+def _milliseconds(percentiles: tuple[float, float] | None) -> str:
+    return "-" if percentiles is None else " ".join(f"{value:,.0f}" for value in percentiles)
+
+
 def _place(row: Row) -> str:
     return f"{row.scenario}, {row.pool:,}"
 
@@ -291,8 +387,8 @@ def _mean_prefill(outcomes: Iterable[Outcome]) -> float:
 
 def hit_by_agent(outcomes: Iterable[Outcome]) -> dict[str, float]:
     """Of the prompt tokens of each agent, the share that was found in the cache."""
-    prompt: dict[str, int] = {}
-    cached: dict[str, int] = {}
+    prompt: dict[str, int] = Field(default_factory=dict)
+    cached: dict[str, int] = Field(default_factory=dict)
     for outcome in outcomes:
         for agent, tokens in outcome.by_agent.items():
             if agent is not None:

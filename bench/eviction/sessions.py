@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import random
-import statistics
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
-
-from pydantic import BaseModel
-from rich.table import Table
 
 from bench.eviction.clairvoyant import clairvoyant
 from bench.eviction.closed_loop import closed_loop, trace_of
 from bench.eviction.outcome import Outcome
 from bench.eviction.policies import CLAIRVOYANT, POLICIES
 from bench.eviction.pool_replay import PoolReplay
-from bench.eviction.report import BASELINE, gap_closed
-from bench.harness.command import HowMade
-from bench.harness.statistics import mean
-from bench.harness.tables import number, table
+from bench.eviction.report import BASELINE, SessionRow, gap_closed
 from bench.traces.prefix_tree import PrefixTree
 from bench.traces.sessions import Half, Session, load_sessions
 from bench.traces.trace import Trace
@@ -81,35 +74,6 @@ def _built(traffic: Traffic, seed: int) -> tuple[Sequence[Session], Trace, Prefi
     return sessions, trace, PrefixTree(trace)
 
 
-class SessionRow(BaseModel):
-    """One policy with one pool and the sessions of one seed."""
-
-    policy: str
-    pool: int
-    """Tokens."""
-    seed: int
-    sessions: int
-    requests: int
-    prompt_blocks: int
-    missed: float
-    """Blocks of prompts that were not found, over all of them."""
-    gap_closed: float | None
-    """(LRU's misses - this one's) / (LRU's misses - the clairvoyant one's); None where there is no gap."""
-    evictions: int
-    """Calls that had to evict."""
-    evicted_blocks: int
-    us_per_block: float | None
-    """Microseconds of the process for each block evicted; None for the clairvoyant one."""
-
-
-class SessionReport(HowMade):
-    """The JSON file."""
-
-    half: Half
-    sessions_at_once: int
-    rows: list[SessionRow]
-
-
 class SessionWork(NamedTuple):
     """Replays of the same requests in the same order."""
 
@@ -147,34 +111,3 @@ class SessionWork(NamedTuple):
                 evicted_blocks=outcome.evicted_tokens,
                 us_per_block=1e6 * outcome.evict_seconds / outcome.evicted_tokens if timed else None,
             )
-
-
-def sessions_table(rows: Sequence[SessionRow]) -> Table:
-    """Means over the seeds, by pool and policy."""
-    places: dict[tuple[int, str], list[SessionRow]] = {}
-    for row in sorted(rows, key=lambda row: (row.pool, row.seed)):
-        places.setdefault((row.pool, row.policy), []).append(row)
-    cells = (
-        (
-            f"{pool:,}",
-            policy,
-            f"{statistics.fmean(row.missed for row in found):.1%}",
-            number(mean(row.gap_closed for row in found), ".0%"),
-            " ".join(number(row.gap_closed, ".0%") for row in found),
-            f"{statistics.fmean(row.evictions for row in found):,.0f}",
-            f"{statistics.fmean(row.evicted_blocks for row in found):,.0f}",
-            number(mean(row.us_per_block for row in found), ".3f"),
-        )
-        for (pool, policy), found in places.items()
-    )
-    headings = (
-        "pool",
-        "policy",
-        "missed",
-        "gap closed",
-        "by seed",
-        "evictions",
-        "blocks evicted",
-        "µs per block",
-    )
-    return table("Eviction, sessions of a trace", headings, cells, left=("pool", "policy"), sections=1)

@@ -15,7 +15,7 @@ from bench.eviction import __main__ as bench
 from bench.eviction.closed_loop import closed_loop, trace_of
 from bench.eviction.policies import POLICIES
 from bench.eviction.pool_replay import PoolReplay
-from bench.eviction.sessions import SessionReport
+from bench.eviction.report import Report
 from bench.traces.prefix_tree import PrefixTree
 from bench.traces.sessions import Call, Half, Session, half_of, load_sessions
 
@@ -179,7 +179,7 @@ def test_the_command(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     report = tmp_path / "out" / "report.json"
     arms = ["--arms", "session-radix", "density", "--pools", "640", "--seeds", "2", "--workers", "1"]
     bench.main(["--trace", str(corpus), "--json", str(report), *arms])
-    rows = SessionReport.model_validate_json(report.read_text()).rows
+    rows = Report.model_validate_json(report.read_text()).sessions
     assert [(row.seed, row.policy) for row in rows] == [
         (seed, policy) for seed in (0, 1) for policy in ("lru", "session-radix", "density", "clairvoyant")
     ]

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from bench.eviction import __main__ as bench
-from bench.eviction.sessions import SessionReport
+from bench.eviction.report import Report
 from bench.traces.sessions import load_sessions
 from hive.server.server_process import ServerProcess
 from tests.repetitions import LAYERS_FLAGS
@@ -51,5 +51,5 @@ def test_recorded_traffic_is_replayed(launch_server: Callable[..., ServerProcess
             *("--workers", "1", "--arms", "density"),
         ]
     )
-    rows = SessionReport.model_validate_json(report.read_text()).rows
+    rows = Report.model_validate_json(report.read_text()).sessions
     assert {(row.sessions, row.requests) for row in rows} == {(2, 6)}
