@@ -144,10 +144,10 @@ class Report(HowMade):
 
 def rows_of(scenarios: Iterable[Scenario], results: Sequence[Replayed]) -> list[Row]:
     """One row for each scenario, pool and policy, in the order of `scenarios`, of growing pools, and of policies."""
-    outcomes: dict[tuple[str, int, str], dict[int, Outcome]] = Field(default_factory=dict)
+    outcomes: dict[tuple[str, int, str], dict[int, Outcome]] = {}
     for result in results:
         outcomes.setdefault((result.scenario, result.pool, result.policy), {})[result.seed] = result.outcome
-    rows: list[Row] = Field(default_factory=list)
+    rows: list[Row] = []
     for scenario in scenarios:
         places = [place for place in outcomes if place[0] == scenario.name]
         for place in sorted(places, key=lambda place: place[1]):
@@ -223,7 +223,7 @@ def goals_of(rows: Sequence[Row], scenarios: Iterable[Scenario]) -> list[Goal]:
     """The goals that the rows say something about."""
     with_agents = {scenario.name: scenario.agents for scenario in scenarios}
     mine = [row for row in rows if row.policy == POLICY and not row.swept]
-    goals: list[Goal] = Field(default_factory=list)
+    goals: list[Goal] = []
     gaps = [(row.gap_closed, row) for row in mine if row.gap_closed is not None and with_agents[row.scenario]]
     large = [(gap, row) for gap, row in gaps if (row.scenario, row.pool) == ("B", LARGE_B)]
     for found, goal, what in (
@@ -329,7 +329,7 @@ def goals_table(goals: Sequence[Goal]) -> Table:
 
 def sessions_table(rows: Sequence[SessionRow]) -> Table:
     """Means over the seeds, by pool and policy."""
-    places: dict[tuple[int, str], list[SessionRow]] = Field(default_factory=dict)
+    places: dict[tuple[int, str], list[SessionRow]] = {}
     for row in sorted(rows, key=lambda row: (row.pool, row.seed)):
         places.setdefault((row.pool, row.policy), []).append(row)
     cells = (
@@ -387,8 +387,8 @@ def _mean_prefill(outcomes: Iterable[Outcome]) -> float:
 
 def hit_by_agent(outcomes: Iterable[Outcome]) -> dict[str, float]:
     """Of the prompt tokens of each agent, the share that was found in the cache."""
-    prompt: dict[str, int] = Field(default_factory=dict)
-    cached: dict[str, int] = Field(default_factory=dict)
+    prompt: dict[str, int] = {}
+    cached: dict[str, int] = {}
     for outcome in outcomes:
         for agent, tokens in outcome.by_agent.items():
             if agent is not None:

@@ -104,11 +104,11 @@ def test_the_command(
     path = tmp_path / "short.json.xz"
     save_trace(traced(Rtl(slots=2, rounds=2).slots_of(Generator(0))), path)
     file = tmp_path / "deep" / "report.json"
-    options = ["--quick", "--only", "P2", "rtl", "--trace", str(path), "--policies", "density", "paper"]
+    options = ["--quick", "--only", "P2", "rtl", "--recording", str(path), "--policies", "density", "paper"]
     bench.main(["--json", str(file), *options])
     report = Report.model_validate_json(file.read_text())
     assert report.command == (
-        "python -m bench.eviction --json report.json --quick --only P2 rtl --trace short.json.xz "
+        "python -m bench.eviction --json report.json --quick --only P2 rtl --recording short.json.xz "
         "--policies density paper"
     )
     assert {row.policy for row in report.rows} == {"lru", "density", "paper", CLAIRVOYANT}
@@ -133,4 +133,4 @@ def test_what_is_no_trace_is_named(tmp_path: Path) -> None:
     path = tmp_path / "bad.json.xz"
     path.write_text("{}")
     with pytest.raises(SystemExit, match=r"bench: bad\.json\.xz is no trace"):
-        bench.main(["--json", str(tmp_path / "report.json"), "--only", "rtl", "--trace", str(path)])
+        bench.main(["--json", str(tmp_path / "report.json"), "--only", "rtl", "--recording", str(path)])

@@ -6,16 +6,20 @@ import json
 import lzma
 import math
 from array import array
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from bench.eviction import __main__ as bench
 from bench.eviction.closed_loop import closed_loop, trace_of
-from bench.eviction.policies import POLICIES
+from bench.eviction.policies import POLICIES, Policy
 from bench.eviction.pool_replay import PoolReplay
 from bench.eviction.report import Report
+from bench.eviction.serve import FIRST_TOKEN, TOKENS, Pressure, Served, replay_served, tokens_of
+from bench.harness.client import BenchError
 from bench.traces.prefix_tree import PrefixTree
 from bench.traces.sessions import Call, Half, Session, half_of, load_sessions
 
@@ -187,3 +191,81 @@ def test_the_command(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "session-radix" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="bench: no sessions fit into a pool of 64 tokens"):
         bench.main(["--trace", str(corpus), "--json", str(report), "--pools", "64"])
+
+
+def test_blocks_are_the_same_tokens_wherever_they_stand() -> None:
+    one, other = (Call(array("q", blocks), 1, 1, "a", None, "tool") for blocks in ([1, 2, 2**50], [2, 7]))
+    tokens = tokens_of(one, 4)
+    assert tokens[4:8] == tokens_of(other, 4)[:4]
+    assert len({*tokens}) == len(tokens) == 12
+    assert all(FIRST_TOKEN <= token < FIRST_TOKEN + TOKENS for token in tokens)
+
+
+class Recorder:
+    """A server that answers at once, and remembers what it was sent."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.ended: list[str] = []
+
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.bodies.append(body)
+        if len(body["input_ids"]) > 10:
+            return web.Response(status=400, text="too long")
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        meta = {"cached_tokens": 1, "finish_reason": {"type": "length"}}
+        await answer.write(f"data: {json.dumps({'meta_info': meta})}\n\n".encode())
+        return answer
+
+    async def end(self, request: web.Request) -> web.Response:
+        self.ended.append(request.match_info.get("name") or (await request.json())["session_id"])
+        return web.json_response({})
+
+
+async def served(sessions: list[Session], policy: Policy) -> tuple[Recorder, Served]:
+    recorder = Recorder()
+    app = web.Application()
+    app.router.add_post("/generate", recorder.generate)
+    app.router.add_post("/close_session", recorder.end)
+    app.router.add_delete("/hive/sessions/{name}", recorder.end)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    assert runner.addresses
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        return recorder, await replay_served(url, sessions, policy, Pressure(32, 1e4, 2, 100))
+    finally:
+        await runner.cleanup()
+
+
+async def test_servers_get_what_their_policy_may_know(corpus: Path) -> None:
+    sessions = load_sessions(corpus)[:1]
+    stock, outcome = await served(sessions, POLICIES["lru"])
+    assert [len(body["input_ids"]) for body in stock.bodies] == [6, 4, 8, 6]
+    assert stock.bodies[0].keys() == {"input_ids", "sampling_params", "stream"}
+    assert (outcome.prompt_tokens, outcome.cached_tokens) == (24, 4)
+    assert (len(outcome.ttft), len(outcome.returning)) == (4, 2)
+    assert not stock.ended
+    aware, _ = await served(sessions, POLICIES["session-radix"])
+    assert [body["session_id"] for body in aware.bodies] == [
+        *("one.json", "one.json.a1", "one.json", "one.json"),
+    ]
+    assert aware.ended == ["one.json.a1", "one.json"]
+    hive, _ = await served(sessions, replace(POLICIES["density"], hints=True))
+    tags = [body["sampling_params"]["custom_params"]["hive"] for body in hive.bodies]
+    assert hive.ended == aware.ended
+    assert [(tag["agent"], tag["expects"]["event"]) for tag in tags] == [
+        *(("main", "subagent"), ("Explore", "end"), ("main", "human"), ("main", "end")),
+    ]
+    assert tags[2]["expects"]["seconds"] > 0
+    # The next request came with a tool's result, 8 s later.
+    assert 8e-5 < tags[0]["expects"]["seconds"] < 8e-2
+
+
+async def test_a_server_that_refuses_ends_the_run() -> None:
+    with pytest.raises(BenchError, match="HTTP 400: too long"):
+        await served([simple("a", list(range(9)))], POLICIES["lru"])
