@@ -42,6 +42,7 @@ POLICIES = {
         *(Policy(name, name) for name in policies()),
         Policy("density-endless", "density", ends=False),
         Policy("density-anonymous", "density", agents=False, ends=False),
+        Policy("density-hints", "density", hints=True),
         Policy("session-radix", "lru", hive=False, sessions=True),
     )
 }

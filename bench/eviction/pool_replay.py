@@ -22,10 +22,13 @@ from bench.eviction.policies import Policy
 from bench.eviction.schedule import most_running
 from bench.traces.trace import Event, Request, Tokens, Trace
 from hive.server.agents.registry import AgentRegistry
+from hive.server.eviction.hints import Hint
 from sglang_patches.cache.radix_cache import build_radix_cache
 from sglang_patches.requests.request_state import RequestState
 
 _MAX_AGENTS = 256
+_FIRST_S = 1.0
+"""The time at which a replay begins; 0 would mean that it is unknown."""
 
 
 class Leak(AssertionError):
@@ -150,6 +153,8 @@ class PoolReplay:
         prompt = request.prompt
         agent, session = (request.agent, request.session) if self.policy.agents else (None, None)
         running = self._running[number] = ReplayedRequest(str(number), request, agent, session)
+        if self.moments is not None:
+            running.hive.arrived_at = _FIRST_S + self.moments[number].arrived
         self.registry.arrived(agent, session, len(prompt))
         if self.policy.sessions and session is not None:
             running.session_generation = self.cache.ensure_session_generation(session)
@@ -179,12 +184,21 @@ class PoolReplay:
         running.output_ids = request.output
         self.cache.cache_finished_req(running, kv_len_to_handle=kept)
         self.slots.free.append(slot)
+        if self.policy.hive and self.moments is not None:
+            self._departed(running, self.moments[number])
         self.registry.left(
             running.hive.agent,
             cached_tokens=running.cached_tokens,
             generated=len(request.output),
             replayed=0,
         )
+
+    def _departed(self, running: ReplayedRequest, moment: Moment) -> None:
+        """Say what the server knows when an answer is over, and what the client adds."""
+        now = _FIRST_S + moment.finished
+        self.cache.departed(running, now, moment.stopped)
+        if self.policy.hints and running.hive.session is not None:
+            self.cache.hint(running.hive.session, Hint(moment.then, moment.hinted), now)
 
     def _allocate(self, count: int) -> torch.Tensor:
         """Places of the pool for new tokens; what is short is evicted."""

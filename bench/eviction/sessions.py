@@ -22,7 +22,10 @@ BLOCK = 64
 """Tokens."""
 POOLS = (900_000, 1_300_000, 1_900_000)
 """Tokens. LRU misses 15 to 70% of the public corpus in them."""
-ARMS = ("lru", "slru", "session-radix", "paper", "density", CLAIRVOYANT)
+ARMS = (
+    *("lru", "slru", "session-radix", "paper", "density-endless", "density", "density-hints"),
+    CLAIRVOYANT,
+)
 REQUESTS, QUICK_REQUESTS = 10_000, 2_000
 """Sessions are added until they have so many."""
 

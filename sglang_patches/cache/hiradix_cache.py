@@ -22,14 +22,18 @@ class HiveHiRadixCache(AgentAware, HiRadixCache):  # type: ignore[misc]
             return
         # For each node that is written to a full host, upstream evicts just that node's tokens.
         with self.weighed(self.evictable_host_leaves):
-            super().evict_host(self._batch(num_tokens, self.token_to_kv_pool_host.size))
+            super().evict_host(
+                self._batch(num_tokens, self.token_to_kv_pool_host.size, len(self.evictable_host_leaves))
+            )
 
     def _evict_write_back(self, num_tokens: int) -> int:
         if self.policy is None:
             return int(super()._evict_write_back(num_tokens))
         with self.weighed(self.evictable_leaves):
             return int(
-                super()._evict_write_back(self._batch(num_tokens, self.token_to_kv_pool_allocator.size))
+                super()._evict_write_back(
+                    self._batch(num_tokens, self.token_to_kv_pool_allocator.size, len(self.evictable_leaves))
+                )
             )
 
     def _free(self, leaf: TreeNode) -> int:

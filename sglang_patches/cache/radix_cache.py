@@ -26,6 +26,7 @@ from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey, TreeNode
 from hive.server.agents.registry import OTHER, AgentRegistry
 from hive.server.eviction.accounting import ResidencyAccounting, Use
 from hive.server.eviction.base import EvictionPolicy, Weigh
+from hive.server.eviction.hints import Event, Hint
 from hive.server.eviction.leaves import LeafIndex
 from hive.server.eviction.node import NodeRecord
 from hive.server.eviction.policies import ENGINE_POLICIES, policy_of
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
 
 BATCH_SHARE = 100
-"""The smallest eviction batch is the pool's size divided by this number."""
+"""The most that is evicted ahead of need is the pool's size divided by this number."""
+LEAVES_PER_TOKEN = 8
+"""Tokens are evicted ahead of need, one for so many leaves that were weighed."""
 
 
 class WorthStrategy(EvictionStrategy):  # type: ignore[misc]
@@ -87,6 +90,25 @@ class AgentAware(current().storing):  # type: ignore[misc]
         if ended is not None and isinstance(self.evictable_leaves, LeafIndex):
             self.evictable_leaves.session_ended(ended)
 
+    def departed(self, req: Req, now: float, event: Event | None) -> None:
+        """Note that a request has ended.
+
+        Args:
+            req: the request.
+            now: the time, in seconds, the same on all ranks.
+            event: what its session waits for, as far as the server sees.
+        """
+        attached = getattr(req, "hive", None)
+        if attached is not None and attached.use is not None:
+            self.accounting.departed(attached.use, now, event)
+
+    def hint(self, session: str, hint: Hint, now: float) -> None:
+        """Note what a client says about the next request of a session.
+
+        The index of leaves needs no update for this or for :meth:`departed`: it looks up the state of their dialogues.
+        """
+        self.accounting.hinted(session, hint, now)
+
     def summary(self) -> dict[str, Any]:
         """Return state and counters since start, as JSON-safe values."""
         return {
@@ -118,7 +140,7 @@ class AgentAware(current().storing):  # type: ignore[misc]
 
     def _weighing(self) -> Weigh:
         assert self.policy is not None
-        return self.policy.weighing(self.accounting.clock, self.accounting.shares())
+        return self.policy.weighing(self.accounting.clock, self.accounting.now)
 
     def _worths(self, nodes: Collection[TreeNode], weigh: Weigh) -> list[float]:
         assert self.policy is not None
@@ -212,7 +234,8 @@ class AgentAware(current().storing):  # type: ignore[misc]
             use = attached.use = self.accounting.use(
                 self.agents.profile(attached.agent).name, attached.session
             )
-            self.agents.reused(use.agent, self.accounting.admit(use, self._path(req)))
+            producers = self.accounting.admit(use, self._path(req), attached.arrived_at or None)
+            self.agents.reused(use.agent, producers)
         return use
 
     def _path(self, req: Req) -> list[tuple[NodeRecord, int]]:
@@ -249,8 +272,10 @@ class AgentAware(current().storing):  # type: ignore[misc]
         if (
             self._storing is not None
             and record is not None
-            and record.session is not None
-            and record.session is not self._storing.session
+            and (
+                (record.session is not None and record.session is not self._storing.session)
+                or (record.dialogue is not None and record.dialogue is not self._storing.dialogue)
+            )
         ):
             # The request locked only the nodes that it matched, and an indexed record must not change.
             indexed = node in self.evictable_leaves
@@ -289,10 +314,10 @@ class AgentAware(current().storing):  # type: ignore[misc]
         assert self.policy is not None
         if wanted <= 0:
             return 0
-        wanted = self._batch(wanted, self.token_to_kv_pool_allocator.size)
+        wanted = self._batch(wanted, self.token_to_kv_pool_allocator.size, len(leaves))
         page = self.page_size
         evicted = 0
-        with closing(leaves.victims(self.accounting.clock, self.accounting.shares())) as victims:
+        with closing(leaves.victims(self.accounting.clock, self.accounting.now)) as victims:
             for leaf in victims:
                 missing = -(-(wanted - evicted) // page) * page
                 if self.policy.trims:
@@ -307,13 +332,14 @@ class AgentAware(current().storing):  # type: ignore[misc]
         if wanted < len(leaf.key):
             self._split_node(leaf.key, leaf, len(leaf.key) - wanted)
 
-    def _batch(self, wanted: int, size: int) -> int:
+    def _batch(self, wanted: int, size: int, leaves: int) -> int:
         """Return how many tokens to evict from a pool of ``size`` tokens when ``wanted`` are needed."""
         assert self.policy is not None
         if wanted <= 0 or not self.policy.trims:
             return wanted
-        # Choosing victims costs the same for one token as for many, and more free slots will be needed soon.
-        return max(wanted, size // BATCH_SHARE)
+        # Choosing victims costs the same for one token as for many, and more free slots will be needed soon.  But what
+        # is evicted too early may be needed sooner.
+        return max(wanted, min(size // BATCH_SHARE, leaves // LEAVES_PER_TOKEN * self.page_size))
 
     def _free(self, leaf: TreeNode) -> int:
         """Free a leaf's slots and remove it from the device; return the number of its tokens."""

@@ -50,6 +50,8 @@ class RequestState:
     """Its number in the order of arrival of all requests."""
     began: float = field(default_factory=time.monotonic)
     """When this rank got it, for records only: decisions must not depend on a clock."""
+    arrived_at: float = 0.0
+    """When it arrived, in seconds of the schedulers' shared time; 0.0 if unknown."""
     cached: CachedRequest | None = None
     """None if the request bypasses the Logits Cache."""
     replay: Replay | None = None

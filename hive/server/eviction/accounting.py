@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from hive.server.agents.registry import OTHER
 from hive.server.eviction.base import EvictionPolicy
+from hive.server.eviction.dialogues import Dialogue
+from hive.server.eviction.hints import Event, Hint
 from hive.server.eviction.node import NodeRecord, Session
 
 MAX_SESSIONS = 65536
@@ -29,6 +31,8 @@ class Use:
 
     agent: str
     session: Session | None
+    dialogue: Dialogue | None = None
+    """None until the request is admitted, and if it came without a time."""
 
 
 @dataclass(slots=True)
@@ -44,31 +48,40 @@ class ResidencyAccounting:
     """None if the engine's own policy decides."""
     clock: int = 0
     """Admissions so far."""
+    now: float = 0.0
+    """The latest time that a request or a hint brought, in seconds.  No clock is read here: all tensor-parallel ranks
+    see the same requests, and so decide alike."""
     resident: Counter[str] = field(default_factory=Counter)
     """Tokens on the device by the agent that computed them."""
     held: Counter[str] = field(default_factory=Counter)
-    """Tokens on the device by the agent that used them last: these count against an agent's share."""
+    """Tokens on the device by the agent that used them last."""
     totals: dict[str, Tokens] = field(default_factory=dict)
     """By agent: every one that stored or used KV and was not forgotten."""
     _sessions: OrderedDict[str, Session] = field(default_factory=OrderedDict)
     _sessions_begun: int = 0
+    _dialogues_begun: int = 0
 
     def use(self, agent: str, session: str | None) -> Use:
         """Return the identity of a request; it stays valid after its session has ended."""
         return Use(agent, self._session(session) if session is not None else None)
 
-    def admit(self, use: Use, path: Sequence[tuple[NodeRecord, int]]) -> dict[str, int]:
+    def admit(
+        self, use: Use, path: Sequence[tuple[NodeRecord, int]], now: float | None = None
+    ) -> dict[str, int]:
         """Count the hits of an admitted request.
 
         Args:
             use: the identity of the request.
             path: the nodes that it matched, deepest first, each with its tokens.
+            now: when the request arrived, in seconds; None if that is unknown, and its dialogue is not followed.
 
         Returns:
             The matched tokens by the agent that computed them.
         """
         self.clock += 1
         self._total(use.agent)
+        if now is not None:
+            self._continue(use, path, now)
         producers: dict[str, int] = {}
         for node, tokens in path:
             producers[node.producer] = producers.get(node.producer, 0) + tokens
@@ -81,6 +94,8 @@ class ResidencyAccounting:
                 self.held[use.agent] += tokens
             node.agent = use.agent
             self.joined(node, use)
+            if node.dialogue is not None:
+                node.turn = node.dialogue.turn
         if path:
             path[0][0].ends += 1
         return producers
@@ -90,7 +105,11 @@ class ResidencyAccounting:
         self.resident[use.agent] += tokens
         self.held[use.agent] += tokens
         self._total(use.agent).stored += tokens
-        return NodeRecord(use.agent, use.agent, self.clock, use.session)
+        record = NodeRecord(use.agent, use.agent, self.clock, use.session)
+        if use.dialogue is not None:
+            use.dialogue.added += tokens
+            record.dialogue, record.turn = use.dialogue, use.dialogue.turn
+        return record
 
     def joined(self, node: NodeRecord, use: Use) -> None:
         """Note that a request holds a node's KV, too; a second session makes the node shared."""
@@ -98,6 +117,92 @@ class ResidencyAccounting:
             # A node without a session keeps none: which sessions share it is unknown.
             node.shared = node.shared or (node.session is not None and use.session is not None)
             node.session = None
+        if node.dialogue is not use.dialogue:
+            node.dialogue = None
+
+    def departed(self, use: Use, now: float, event: Event | None) -> None:
+        """Note that a request has ended.
+
+        Args:
+            use: the identity of the request.
+            now: the time, in seconds, the same on all ranks.
+            event: what its dialogue waits for, as far as the server sees.
+        """
+        dialogue = use.dialogue
+        if dialogue is None:
+            return
+        dialogue.running -= 1
+        if dialogue.running == 0:
+            self.now = dialogue.since = max(now, self.now)
+            # A client's hint may have come with the request.
+            dialogue.event = dialogue.event or event
+            dialogue.idle = True
+            if use.session is not None:
+                use.session.latest = dialogue
+            if self.policy is not None:
+                self.policy.departed(dialogue, self.clock)
+
+    def hinted(self, session_name: str, hint: Hint, now: float) -> None:
+        """Note what a client says about the next request of a session.
+
+        A hint about the time concerns the dialogue whose request ended last; the others concern all of the session.
+        It holds until the dialogue's next request.
+        """
+        session = self._sessions.get(session_name)
+        if session is None or self.policy is None:
+            return
+        self.now = max(now, self.now)
+        latest = session.latest
+        if latest is not None:
+            latest.event = hint.event or latest.event
+            if hint.seconds is not None:
+                # The hint counts from now, the dialogue's idle time from its last request.
+                latest.expected = hint.seconds + (self.now - latest.since if latest.idle else 0.0)
+        for dialogue in session.dialogues.values():
+            self.policy.hinted(dialogue, hint, self.now)
+
+    def _continue(self, use: Use, path: Sequence[tuple[NodeRecord, int]], now: float) -> None:
+        """Find the dialogue that an admitted request continues, or begin one."""
+        self.now = now = max(now, self.now)
+        dialogue = use.dialogue = self._dialogue(use, path)
+        if dialogue.running == 0:
+            matched = old = 0
+            for node, tokens in path:
+                if node.dialogue is dialogue:
+                    if node.turn == dialogue.turn:
+                        matched += tokens
+                    else:
+                        old += tokens
+            if self.policy is not None:
+                self.policy.continued(dialogue, now, self.clock, matched, old)
+            if dialogue.idle:
+                dialogue.returned(now - dialogue.since)
+            dialogue.turn += 1
+            dialogue.kept, dialogue.added, dialogue.trimmed = matched + old, 0, False
+            dialogue.event = dialogue.expected = None
+            dialogue.idle = False
+            dialogue.since = now
+        dialogue.running += 1
+        if use.session is not None:
+            use.session.latest = dialogue
+
+    def _dialogue(self, use: Use, path: Sequence[tuple[NodeRecord, int]]) -> Dialogue:
+        if use.session is not None:
+            dialogue = use.session.dialogues.get(use.agent)
+            if dialogue is None:
+                dialogue = use.session.dialogues[use.agent] = self._begin(use)
+            return dialogue
+        # An anonymous request continues the dialogue whose last request ended where this one's match ends.
+        tip = path[0][0] if path else None
+        if tip is not None and tip.dialogue is not None and not tip.dialogue.named:
+            dialogue = tip.dialogue
+            if dialogue.agent == use.agent and dialogue.idle and tip.turn == dialogue.turn:
+                return dialogue
+        return self._begin(use)
+
+    def _begin(self, use: Use) -> Dialogue:
+        self._dialogues_begun += 1
+        return Dialogue(use.agent, use.session is not None, self._dialogues_begun)
 
     def returned(self, node: NodeRecord, tokens: int, use: Use | None = None) -> None:
         """Count a node whose KV is on the device again: recomputed by ``use``, or loaded back from the host if None.
@@ -116,6 +221,8 @@ class ResidencyAccounting:
             node.agent = use.agent
             node.used = self.clock
             self.joined(node, use)
+            if node.dialogue is not None:
+                node.turn = node.dialogue.turn
         self.resident[node.producer] += tokens
         self.held[node.agent] += tokens
         self._total(node.producer).stored += tokens
@@ -126,6 +233,11 @@ class ResidencyAccounting:
         _take(self.resident, node.producer, tokens)
         _take(self.held, node.agent, tokens)
         self._total(node.producer).evicted += tokens
+        dialogue = node.dialogue
+        if dialogue is not None and node.turn == dialogue.turn and not dialogue.trimmed:
+            dialogue.trimmed = True
+            if self.policy is not None and not dialogue.named:
+                self.policy.lost(dialogue, self.now, self.clock)
         if self.policy is not None:
             self.policy.evicted(node, tokens, self.clock)
 
@@ -154,14 +266,6 @@ class ResidencyAccounting:
         """Count an emptied tree; what the policy has learned stays."""
         self.resident.clear()
         self.held.clear()
-
-    def shares(self) -> dict[str, float]:
-        """Return, by agent, the part of the resident KV that it used last.
-
-        Last use counts, not who computed it: an agent that reads what others wrote fills the pool as well.
-        """
-        total = self.held.total() or 1
-        return {agent: tokens / total for agent, tokens in self.held.items()}
 
     def summary(self) -> dict[str, dict[str, int]]:
         """Return, by agent that computed it: tokens resident now, and tokens stored and evicted since start."""

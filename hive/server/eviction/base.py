@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hive.server.eviction.dialogues import Dialogue
+from hive.server.eviction.hints import Hint
 from hive.server.eviction.node import NodeRecord
 
 Score = Callable[[str], float]
 """An agent's contribution score, in [0, 1]."""
-
-DEFAULT_MAX_SHARE = 0.8
 
 Weigh = Callable[[NDArray[np.int32], NDArray[np.int64]], NDArray[np.float64]]
 """Computes the worth of nodes, [n].  The lowest are evicted first; ties are broken by least recent use.
@@ -34,13 +34,8 @@ class EvictionPolicy(ABC):
     """Whether a victim loses only as much of its tail as is needed, and evictions are batched; else whole leaves go."""
 
     @classmethod
-    def of_server(cls, score: Score, max_share: float) -> Self:
-        """Create the policy of a server, here without settings.
-
-        Args:
-            score: the contribution scores as of now.
-            max_share: ``--hive-eviction-max-share``, in [0, 1].
-        """
+    def of_server(cls, score: Score) -> Self:
+        """Create the policy of a server; ``score`` gives the contribution scores as of now."""
         return cls()
 
     def reused(self, node: NodeRecord, tokens: int, clock: int) -> None:  # noqa: B027 (learning is optional)
@@ -48,6 +43,26 @@ class EvictionPolicy(ABC):
 
     def evicted(self, node: NodeRecord, tokens: int, clock: int) -> None:  # noqa: B027 (learning is optional)
         """Note that ``tokens`` of a node were evicted."""
+
+    def continued(self, dialogue: Dialogue, now: float, clock: int, matched: int, old: int) -> None:  # noqa: B027
+        """Note that a dialogue's next request was admitted; the dialogue still describes the previous one.
+
+        Args:
+            dialogue: the dialogue; new if its ``turn`` is 0.
+            now: the time, in seconds.
+            clock: the current clock, in admissions.
+            matched: tokens on the previous request's path that this one matched, only used by this dialogue.
+            old: tokens off that path that it matched, only used by this dialogue.
+        """
+
+    def departed(self, dialogue: Dialogue, clock: int) -> None:  # noqa: B027
+        """Note that a dialogue waits for its next request."""
+
+    def hinted(self, dialogue: Dialogue, hint: Hint, now: float) -> None:  # noqa: B027
+        """Note what a client says about a dialogue."""
+
+    def lost(self, dialogue: Dialogue, now: float, clock: int) -> None:  # noqa: B027
+        """Note that the tree may no longer show when a dialogue continues, because its KV was evicted."""
 
     def forget(self, agent: str) -> None:  # noqa: B027 (a policy without per-agent state has nothing to forget)
         """Drop the state of an agent that has ended; no KV on the device names it any more."""
@@ -57,7 +72,7 @@ class EvictionPolicy(ABC):
         """Return the class of a node: everything that its worth depends on, except its age."""
 
     @abstractmethod
-    def weighing(self, clock: int, shares: Mapping[str, float]) -> Weigh:
+    def weighing(self, clock: int, now: float) -> Weigh:
         """Return the function that ranks nodes during one eviction.
 
         Look up here whatever depends on all agents: parents that become leaves during the eviction are ranked one by
@@ -65,5 +80,5 @@ class EvictionPolicy(ABC):
 
         Args:
             clock: the current clock, in admissions.
-            shares: by agent, the part of the resident KV that it used last, in [0, 1].
+            now: the current time, in seconds, as the requests brought it.
         """

@@ -8,7 +8,7 @@ thousand leaves is one table look-up.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Generator, Iterator, Mapping, MutableSet
+from collections.abc import Generator, Iterator, MutableSet
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -97,17 +97,19 @@ class LeafIndex(MutableSet[L]):
         rows = zip(self._leaves, self._classes, self._used, self._sessions, strict=True)
         return [leaf for leaf, *row in rows if leaf is not None and tuple(row) != self._row(leaf.hive)]
 
-    def victims(self, clock: int, shares: Mapping[str, float]) -> Generator[L]:
+    def victims(self, clock: int, now: float) -> Generator[L]:
         """Yield leaves in the order of eviction; the caller removes each one before it asks for the next.
 
         A parent that becomes a leaf meanwhile is inserted into the order.
         """
-        weigh = self._policy.weighing(clock, shares)
+        weigh = self._policy.weighing(clock, now)
         slots = np.flatnonzero(self._taken)
         worth = weigh(self._classes[slots], self._used[slots])
         used = self._used[slots]
         self._arrivals = []
         late: list[tuple[float, int, int, L]] = []
+        # Most parents that become leaves belong to the same dialogue, and were used with each other.
+        weighed: dict[tuple[int, int], float] = {}
         try:
             for part in _ordered_parts(worth, used):
                 for at in part:
@@ -115,13 +117,13 @@ class LeafIndex(MutableSet[L]):
                     rank = (float(worth[at]), int(used[at]))
                     while late and (late[0][0], late[0][1]) < rank:
                         yield heapq.heappop(late)[3]
-                        self._take_arrivals(late, weigh)
+                        self._take_arrivals(late, weigh, weighed)
                     if leaf is not None:
                         yield leaf
-                        self._take_arrivals(late, weigh)
+                        self._take_arrivals(late, weigh, weighed)
             while late:
                 yield heapq.heappop(late)[3]
-                self._take_arrivals(late, weigh)
+                self._take_arrivals(late, weigh, weighed)
         finally:
             self._arrivals = None
 
@@ -129,12 +131,18 @@ class LeafIndex(MutableSet[L]):
         session = record.session.number if record.session is not None else _NO_SESSION
         return self._policy.class_of(record), record.used, session
 
-    def _take_arrivals(self, late: list[tuple[float, int, int, L]], weigh: Weigh) -> None:
+    def _take_arrivals(
+        self, late: list[tuple[float, int, int, L]], weigh: Weigh, weighed: dict[tuple[int, int], float]
+    ) -> None:
         assert self._arrivals is not None
         for leaf in self._arrivals:
-            at = np.array([self._slots[leaf.id]])
-            worth = weigh(self._classes[at], self._used[at])
-            heapq.heappush(late, (float(worth[0]), leaf.hive.used, leaf.id, leaf))
+            slot = self._slots[leaf.id]
+            key = int(self._classes[slot]), leaf.hive.used
+            worth = weighed.get(key)
+            if worth is None:
+                at = np.array([slot])
+                worth = weighed[key] = float(weigh(self._classes[at], self._used[at])[0])
+            heapq.heappush(late, (worth, leaf.hive.used, leaf.id, leaf))
         self._arrivals.clear()
 
     def _grow(self) -> None:

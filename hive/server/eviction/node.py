@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+from hive.server.eviction.dialogues import Dialogue
 
 
 @dataclass(slots=True, eq=False)
@@ -11,6 +13,10 @@ class Session:
 
     number: int
     ended: bool = False
+    dialogues: dict[str, Dialogue] = field(default_factory=dict)
+    """By agent."""
+    latest: Dialogue | None = None
+    """The one whose request ended last, or arrived last."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +40,10 @@ class NodeRecord:
     """Whether several sessions used it."""
     on_device: bool = True
     """False while the KV is on the host alone."""
+    dialogue: Dialogue | None = None
+    """The only dialogue that used it; None if several did, or if its requests came without times."""
+    turn: int = 0
+    """The dialogue's turn that used it last: KV of an earlier turn than the dialogue's is off its path."""
 
     @property
     def dead(self) -> bool:

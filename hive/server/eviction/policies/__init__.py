@@ -9,7 +9,7 @@ from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 
-from hive.server.eviction.base import DEFAULT_MAX_SHARE, EvictionPolicy, Score
+from hive.server.eviction.base import EvictionPolicy, Score
 
 ENGINE_POLICIES = ("lru", "lfu", "slru")
 """SGLang's own policies; under these, Hive's caches only do the accounting."""
@@ -27,7 +27,7 @@ def policies() -> dict[str, type[EvictionPolicy]]:
     return dict(sorted(found.items()))
 
 
-def policy_of(name: str, score: Score, max_share: float = DEFAULT_MAX_SHARE) -> EvictionPolicy | None:
+def policy_of(name: str, score: Score) -> EvictionPolicy | None:
     """Return the policy of ``--hive-eviction``; None for SGLang's own policies."""
     policy = policies().get(name)
-    return policy.of_server(score, max_share) if policy is not None else None
+    return policy.of_server(score) if policy is not None else None

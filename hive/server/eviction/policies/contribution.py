@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Self
 
 import numpy as np
@@ -25,7 +24,7 @@ class ContributionPolicy(EvictionPolicy):
         self._numbers = AgentNumbers()
 
     @classmethod
-    def of_server(cls, score: Score, max_share: float) -> Self:
+    def of_server(cls, score: Score) -> Self:
         return cls(score)
 
     def class_of(self, node: NodeRecord) -> int:
@@ -34,7 +33,7 @@ class ContributionPolicy(EvictionPolicy):
     def forget(self, agent: str) -> None:
         self._numbers.forget(agent)
 
-    def weighing(self, clock: int, shares: Mapping[str, float]) -> Weigh:
+    def weighing(self, clock: int, now: float) -> Weigh:
         scores = self._scores()
 
         def weigh(classes: NDArray[np.int32], used: NDArray[np.int64]) -> NDArray[np.float64]:

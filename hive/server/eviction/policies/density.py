@@ -1,8 +1,16 @@
-"""Hit density: the worth of a node is its expected hits per token and per unit of time that it stays resident.
+"""Evict the KV with the lowest expected hits per token and per unit of time that it stays resident.
 
-After LHD (Beckmann et al., NSDI 2018), with classes that need a server which knows its agents: the agent that used
-the node last, how often it was used (0, 1, 2, more), and whether several sessions share it.  Each class has two
-histograms over age: of tokens that were reused, and of tokens that were evicted.  At age a:
+There are two estimates of that, in the same unit, hits per token and admission.
+
+**KV that only one dialogue used** is needed when the dialogue's next request arrives.  Its worth is the value of
+waiting for that (:mod:`hive.server.eviction.returns`), times the part of such KV that next requests of this agent
+have used.  This part is learned for KV that was used before, for what the last request added, and for what lies off
+the dialogue's path because a later request departed from it.
+
+**Other KV** (shared, or of requests without times) has its hit density, after LHD (Beckmann et al., NSDI 2018).  A
+class is the agent that used the node last, how often it was used (0, 1, 2, more), and whether several sessions share
+it.  Each class has two histograms over age in admissions: of tokens that were reused, and of tokens that were evicted.
+At age a:
 
     density(a) = sum of hits at ages >= a  /  sum over hits and evictions at ages x >= a of (x - a + 1)
 
@@ -17,7 +25,6 @@ LRU.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -26,8 +33,11 @@ from numpy.typing import NDArray
 
 from hive.server.agents.registry import OTHER
 from hive.server.eviction.agent_numbers import AgentNumbers
-from hive.server.eviction.base import DEFAULT_MAX_SHARE, EvictionPolicy, Score, Weigh
+from hive.server.eviction.base import EvictionPolicy, Score, Weigh
+from hive.server.eviction.dialogues import Dialogue
+from hive.server.eviction.hints import Hint
 from hive.server.eviction.node import NodeRecord
+from hive.server.eviction.waiting import FIRST_CLASS, Waiting
 
 AGE_BINS = 48
 BINS_PER_DOUBLING = 3
@@ -43,8 +53,6 @@ _LRU: NDArray[np.float64] = 1.0 / (1.0 + _BIN_AGES)
 
 DEAD = -2.0
 """Worth of KV that cannot be used again: below every density."""
-OVER_SHARE = -1.5
-"""Added to the worth of KV of an agent above its share; densities are in [0, 1]."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +66,6 @@ class DensitySettings:
     refresh: int = 16
     """Admissions between two estimates: fewer while there is little evidence, more with many agents, whose estimates
     take longer."""
-    max_share: float = DEFAULT_MAX_SHARE
-    """Share of the resident KV above which the KV that an agent used last is evicted first."""
 
 
 class DensityPolicy(EvictionPolicy):
@@ -73,6 +79,7 @@ class DensityPolicy(EvictionPolicy):
         self.settings = settings or DensitySettings()
         self._score = score
         self._agents = AgentNumbers()
+        self._waiting = Waiting()
         shape = (8, _KINDS, AGE_BINS)
         self._hits = np.zeros(shape)
         self._evictions = np.zeros(shape)
@@ -83,13 +90,15 @@ class DensityPolicy(EvictionPolicy):
         """Clock at which evidence has weight 1; later evidence weighs more."""
 
     @classmethod
-    def of_server(cls, score: Score, max_share: float) -> Self:
-        return cls(score, DensitySettings(max_share=max_share))
+    def of_server(cls, score: Score) -> Self:
+        return cls(score)
 
     def class_of(self, node: NodeRecord) -> int:
-        """(agent, hits, shared) as one number; -1 for a dead node."""
+        """(agent, hits, shared) or (dialogue, turn, new) as one number; -1 for a dead node."""
         if node.dead:
             return -1
+        if node.dialogue is not None:
+            return self._waiting.class_of(node)
         return self._agent(node.agent) * _KINDS + _kind(node)
 
     def reused(self, node: NodeRecord, tokens: int, clock: int) -> None:
@@ -102,17 +111,27 @@ class DensityPolicy(EvictionPolicy):
             place, weight = self._place(node, clock), self._weight(clock)
             self._evictions[place] += tokens * weight
 
-    def weighing(self, clock: int, shares: Mapping[str, float]) -> Weigh:
-        hogs = [agent for agent, share in shares.items() if share > self.settings.max_share]
+    def continued(self, dialogue: Dialogue, now: float, clock: int, matched: int, old: int) -> None:
+        self._waiting.continued(dialogue, self._agent(dialogue.agent), now, clock, matched, old)
 
+    def departed(self, dialogue: Dialogue, clock: int) -> None:
+        self._waiting.departed(dialogue, self._agent(dialogue.agent), clock)
+
+    def hinted(self, dialogue: Dialogue, hint: Hint, now: float) -> None:
+        self._waiting.hinted(dialogue, self._agent(dialogue.agent), hint, now)
+
+    def lost(self, dialogue: Dialogue, now: float, clock: int) -> None:
+        self._waiting.lost(dialogue, now, clock)
+
+    def weighing(self, clock: int, now: float) -> Weigh:
         def weigh(classes: NDArray[np.int32], used: NDArray[np.int64]) -> NDArray[np.float64]:
             # Refresh here: a parent that became a leaf during this eviction may belong to a new agent.
             self._refresh(clock)
-            bins = age_bins(clock - used)
-            worth: NDArray[np.float64] = self._density.reshape(-1, AGE_BINS)[classes, bins]
-            for number in map(self._agents.find, hogs):
-                if number is not None:
-                    worth[classes // _KINDS == number] += OVER_SHARE
+            waiting = classes >= FIRST_CLASS
+            density = np.where(waiting, 0, classes)
+            worth: NDArray[np.float64] = self._density.reshape(-1, AGE_BINS)[density, age_bins(clock - used)]
+            if waiting.any():
+                worth[waiting] = self._waiting.worth(classes[waiting], now, clock)
             worth[classes < 0] = DEAD
             return worth
 
@@ -123,6 +142,7 @@ class DensityPolicy(EvictionPolicy):
         if number is not None:
             # The next agent with this number starts without evidence, and until the next estimate with the prior.
             self._hits[number] = self._evictions[number] = 0.0
+            self._waiting.forget(number)
             self._refreshed = None
 
     def _agent(self, name: str) -> int:
