@@ -25,8 +25,6 @@ class Outcome:
     evicted_tokens: int = 0
     evict_calls: int = 0
     evict_seconds: float = 0.0
-    scores: list[tuple[int, dict[str, float]]] = field(default_factory=list)
-    """(round, contribution by agent), oldest first."""
 
     def count(self, agent: str | None, prompt: int, cached: int) -> None:
         """A request was admitted."""

@@ -117,7 +117,6 @@ class PoolReplay:
         for event in self.events:
             self.step(event)
         self.check()
-        self.outcome.scores = list(self.registry.window.history)
         return self.outcome
 
     def step(self, event: Event) -> None:

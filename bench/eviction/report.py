@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
 
 from pydantic import BaseModel, Field
 from rich.table import Table
@@ -15,7 +14,7 @@ from bench.eviction.policies import CLAIRVOYANT
 from bench.eviction.scenarios import Replayed, Scenario
 from bench.harness.command import HowMade
 from bench.harness.goals import Goal as AnyGoal
-from bench.harness.statistics import mean, of_known
+from bench.harness.statistics import mean
 from bench.harness.tables import met, number, table
 
 BASELINE = "lru"
@@ -38,7 +37,6 @@ class Row(BaseModel):
     scenario: str
     policy: str
     pool: int
-    source: Literal["trace", "server"] = "trace"
     gap_closed: float | None = None
     """(LRU's prefill - this one's) / (LRU's prefill - the clairvoyant one's); None where there is no gap."""
     gap_closed_by_seed: list[float | None] = []
@@ -50,17 +48,10 @@ class Row(BaseModel):
     """The same over those of all other agents but the one that does harm."""
     hit_by_agent: dict[str, float]
     evicted_tokens: float
-    evict_calls: float | None = None
-    """None on a server, which does not say."""
+    evict_calls: float
     prefill_tokens: float
     prompt_tokens: float
     seeds: int
-    swept: bool = False
-    """Whether the row is there for the curve only."""
-    rounds: int | None = None
-    """Of a run on a server: of each session, so many are replayed."""
-    wall_s: float | None = None
-    """The time they took, from the first request to the last answer."""
 
 
 class SessionRow(BaseModel):
@@ -107,19 +98,6 @@ class ServedRow(BaseModel):
     """From the first request to the last answer."""
 
 
-class ScoreTrace(BaseModel):
-    """The contribution of each agent as a replay went on (the paper's Figure 9)."""
-
-    scenario: str
-    policy: str
-    pool: int
-    seed: int
-    round_requests: int
-    rounds: list[int]
-    scores: dict[str, list[float]]
-    """By agent, in the order of `rounds`; 0 where the agent took no part."""
-
-
 class Goal(AnyGoal):
     """A figure, and what it should be."""
 
@@ -135,11 +113,8 @@ class Report(HowMade):
     goals: list[Goal] = Field(default_factory=list)
     rows: list[Row] = Field(default_factory=list)
     cost: list[CostRow] = Field(default_factory=list)
-    scores: list[ScoreTrace] = Field(default_factory=list)
     sessions: list[SessionRow] = Field(default_factory=list)
     served: list[ServedRow] = Field(default_factory=list)
-    failed: str | None = None
-    """Why there are no rows of servers, though they were asked for."""
 
 
 def rows_of(scenarios: Iterable[Scenario], results: Sequence[Replayed]) -> list[Row]:
@@ -158,44 +133,27 @@ def rows_of(scenarios: Iterable[Scenario], results: Sequence[Replayed]) -> list[
                 gap_closed(*(each[seed].prefill_tokens for each in (baseline, seeds, bound)))
                 for seed in sorted(seeds)
             ]
-            row = row_of(
-                scenario.name,
-                policy,
-                pool,
-                list(seeds.values()),
-                statistics.fmean,
-                gap_closed_by_seed=gap_by_seed,
+            rows.append(
+                Row(
+                    scenario=scenario.name,
+                    policy=policy,
+                    pool=pool,
+                    gap_closed=gap_closed(
+                        *(_mean_prefill(each.values()) for each in (baseline, seeds, bound))
+                    ),
+                    gap_closed_by_seed=gap_by_seed,
+                    hit=mean(each.hit for each in seeds.values()) or 0.0,
+                    hot_hit=mean(each.hot_hit for each in seeds.values()),
+                    cold_hit=mean(each.cold_hit for each in seeds.values()),
+                    hit_by_agent=hit_by_agent(seeds.values()),
+                    evicted_tokens=statistics.fmean(each.evicted_tokens for each in seeds.values()),
+                    evict_calls=statistics.fmean(each.evict_calls for each in seeds.values()),
+                    prefill_tokens=_mean_prefill(seeds.values()),
+                    prompt_tokens=statistics.fmean(each.prompt_tokens for each in seeds.values()),
+                    seeds=len(seeds),
+                )
             )
-            row.gap_closed = gap_closed(*(_mean_prefill(each.values()) for each in (baseline, seeds, bound)))
-            row.evict_calls = statistics.fmean(each.evict_calls for each in seeds.values())
-            row.swept = pool in scenario.swept
-            rows.append(row)
     return rows
-
-
-def row_of(
-    scenario: str,
-    policy: str,
-    pool: int,
-    outcomes: Sequence[Outcome],
-    average: Callable[[list[float]], float],
-    **fields: Any,
-) -> Row:
-    """The averages of some outcomes, with the rest of the row's ``fields``."""
-    return Row(
-        scenario=scenario,
-        policy=policy,
-        pool=pool,
-        hit=of_known(average, (each.hit for each in outcomes)) or 0.0,
-        hot_hit=of_known(average, (each.hot_hit for each in outcomes)),
-        cold_hit=of_known(average, (each.cold_hit for each in outcomes)),
-        hit_by_agent=hit_by_agent(outcomes),
-        evicted_tokens=average([each.evicted_tokens for each in outcomes]),
-        prefill_tokens=average([each.prefill_tokens for each in outcomes]),
-        prompt_tokens=average([each.prompt_tokens for each in outcomes]),
-        seeds=len(outcomes),
-        **fields,
-    )
 
 
 def gap_closed(baseline: float, prefill: float, bound: float) -> float | None:
@@ -204,25 +162,10 @@ def gap_closed(baseline: float, prefill: float, bound: float) -> float | None:
     return (baseline - prefill) / gap if gap > LEAST_GAP * baseline else None
 
 
-def score_trace(result: Replayed, round_requests: int) -> ScoreTrace:
-    """The scores that a replay with one of Hive's policies has kept."""
-    history = result.outcome.scores
-    agents = sorted({agent for _, scores in history for agent in scores})
-    return ScoreTrace(
-        scenario=result.scenario,
-        policy=result.policy,
-        pool=result.pool,
-        seed=result.seed,
-        round_requests=round_requests,
-        rounds=[number for number, _ in history],
-        scores={agent: [scores.get(agent, 0.0) for _, scores in history] for agent in agents},
-    )
-
-
 def goals_of(rows: Sequence[Row], scenarios: Iterable[Scenario]) -> list[Goal]:
     """The goals that the rows say something about."""
     with_agents = {scenario.name: scenario.agents for scenario in scenarios}
-    mine = [row for row in rows if row.policy == POLICY and not row.swept]
+    mine = [row for row in rows if row.policy == POLICY]
     goals: list[Goal] = []
     gaps = [(row.gap_closed, row) for row in mine if row.gap_closed is not None and with_agents[row.scenario]]
     large = [(gap, row) for gap, row in gaps if (row.scenario, row.pool) == ("B", LARGE_B)]
@@ -273,37 +216,6 @@ def rows_table(rows: Sequence[Row]) -> Table:
 def _hits(row: Row) -> Sequence[str]:
     hits = (f"{row.hit:.1%}", number(row.hot_hit, ".1%"), number(row.cold_hit, ".1%"))
     return (*hits, f"{row.prefill_tokens:,.0f}", f"{row.evicted_tokens:,.0f}")
-
-
-def server_table(rows: Sequence[Row]) -> Table:
-    """The rows of servers for a terminal."""
-    headings = (
-        *(
-            "scenario",
-            "pool",
-            "rounds",
-            "policy",
-            "hit",
-            "hot",
-            "cold",
-            "prefill",
-            "evicted",
-            "seconds",
-            "runs",
-        ),
-    )
-    cells = (
-        (
-            *(row.scenario, f"{row.pool:,}", str(row.rounds), row.policy, *_hits(row)),
-            *(number(row.wall_s, ".1f"), str(row.seeds)),
-        )
-        for row in rows
-    )
-    caption = (
-        "The paper's Table 1 (another workload, model and pool), against LRU: "
-        "hot misses -33%, evicted -30% after 7 rounds; -49%, -19% after 21"
-    )
-    return table("Eviction, on servers", headings, cells, left=4, caption=caption)
 
 
 def cost_table(rows: Sequence[CostRow]) -> Table:
