@@ -9,11 +9,10 @@ the same radix cache (``bench/traces/sessions.py`` has the formats).
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import get_args
 
 from bench.eviction.cost import CostRow, measure_cost
 from bench.eviction.policies import CLAIRVOYANT, MAIN_POLICIES, POLICIES
@@ -32,8 +31,7 @@ from bench.eviction.report import (
     served_table,
     sessions_table,
 )
-from bench.eviction.scenarios import SCENARIOS, Replayed, Scenario, Work, recorded, replayed
-from bench.eviction.schedule import PoolTooSmall
+from bench.eviction.scenarios import SCENARIOS, Replayed, Work, recorded, replayed
 from bench.eviction.serve import Pressure, serve
 from bench.eviction.sessions import (
     ARMS,
@@ -56,15 +54,6 @@ SEEDS, QUICK_SEEDS, TRACE_SEEDS = 10, 3, 3
 COST_TURNS, QUICK_COST_TURNS = 9, 3
 
 
-class Settings(NamedTuple):
-    scenarios: Sequence[Scenario]
-    policies: Sequence[str]
-    seeds: int
-    cost_turns: int
-    """0: leave the cost out."""
-    workers: int
-
-
 def _parser() -> Command:
     quick = f"{QUICK_SEEDS} seeds instead of {SEEDS} and fewer turns of the cost"
     parser = Command("bench.eviction", __doc__, quick=quick, plots=True, width=140)
@@ -73,14 +62,18 @@ def _parser() -> Command:
     several("--only", PARTS, "only these parts", PARTS)
     about = f"a recorded run to replay as part of {RECORDED} (repeatable; default: those of the bench)"
     option("--recording", Path, "FILE", about, action="append")
-    several("--policies", POLICIES, f"{BASELINE} is always replayed", MAIN_POLICIES)
+    parser.add_argument(
+        *("--arms", "--policies"),
+        nargs="+",
+        choices=(*POLICIES, CLAIRVOYANT),
+        help=f"beside {BASELINE} (and, without servers, {CLAIRVOYANT}) only these policies",
+    )
     option("--workers", positive, "N", "processes", default=2)
     option("--trace", Path, "FILE", "replay sessions of agents (the options below), and nothing else")
     about = "of the radix cache, in tokens"
     option("--pools", positive, "TOKENS", about, nargs="+", default=POOLS)
     option("--sessions", positive, "N", "sessions at once", default=32)
     option("--requests", positive, "N", f"add sessions until they have so many (default: {REQUESTS:,})")
-    several("--arms", (*POLICIES, CLAIRVOYANT), f"beside {BASELINE} and {CLAIRVOYANT}", ARMS)
     about = "leave out sessions with longer prompts"
     option("--longest", positive, "TOKENS", about, default=10**9)
     parser.add_argument("--serve", action="store_true", help="replay on real servers, by seed 0")
@@ -98,54 +91,39 @@ def _parser() -> Command:
     return parser
 
 
-def settings_of(options: argparse.Namespace) -> Settings:
-    """The options, with what --quick stands for.
+def measure(run: Run) -> Report:
+    """The scenarios.
 
-    Raises `ValueError` when a file is no trace, and `OSError` when it cannot be read.
+    Raises `ValueError` when a file is no trace, `OSError` when it cannot be read, and `Leak`.
     """
+    options, console = run.options, run.console
     quick: bool = options.quick
     scenarios = [SCENARIOS[name] for name in SCENARIOS if name in options.only]
     if RECORDED in options.only:
         scenarios += [recorded(path) for path in options.recording or recordings()]
-    turns = QUICK_COST_TURNS if quick else COST_TURNS
-    policies = list(dict.fromkeys((BASELINE, *options.policies)))
-    return Settings(
-        scenarios=scenarios,
-        policies=policies,
-        seeds=options.seeds or (QUICK_SEEDS if quick else SEEDS),
-        cost_turns=turns if COST in options.only else 0,
-        workers=options.workers,
-    )
-
-
-def measure(settings: Settings, run: Run) -> Report:
-    console = run.console
+    policies = list(dict.fromkeys((BASELINE, *(options.arms or MAIN_POLICIES), CLAIRVOYANT)))
     cost: list[CostRow] = []
-    if settings.cost_turns:
+    if COST in options.only:
         # Alone on the machine: this is about time.
         console.print("cost of evicting")
         # Variants of a policy without agents or ends cost the same.
-        timed = [
-            BASELINE,
-            *(name for name in settings.policies if name in MAIN_POLICIES and POLICIES[name].hive),
-        ]
-        cost = measure_cost(timed, settings.cost_turns)
-    policies = [*settings.policies, CLAIRVOYANT]
+        timed = [name for name in policies if name in MAIN_POLICIES and POLICIES[name].hive]
+        cost = measure_cost([BASELINE, *timed], QUICK_COST_TURNS if quick else COST_TURNS)
     work = [
         Work(scenario, seed, scenario.pools, policies)
-        for seed in range(settings.seeds)
-        for scenario in settings.scenarios
+        for seed in range(options.seeds or (QUICK_SEEDS if quick else SEEDS))
+        for scenario in scenarios
         if seed == 0 or not scenario.recorded
     ]
     results: list[Replayed] = []
-    for done, part in enumerate(replayed(work, settings.workers), start=1):
+    for done, part in enumerate(replayed(work, options.workers), start=1):
         console.print(f"replayed {part[0].scenario}, seed {part[0].seed} ({done} of {len(work)})")
         results += part
-    rows = rows_of(settings.scenarios, results)
-    goals = goals_of(rows, settings.scenarios)
+    rows = rows_of(scenarios, results)
+    goals = goals_of(rows, scenarios)
     return Report(
         **run.how_made(),
-        scenarios={scenario.name: scenario.what for scenario in settings.scenarios},
+        scenarios={scenario.name: scenario.what for scenario in scenarios},
         goals=goals,
         rows=rows,
         cost=cost,
@@ -166,18 +144,18 @@ def measure_sessions(run: Run) -> None:
     options, console = run.options, run.console
     quick: bool = options.quick
     longest = min(*options.pools, options.longest) // BLOCK
+    arms = [arm for arm in options.arms or ARMS if arm != CLAIRVOYANT]
     requests = options.requests or (QUICK_REQUESTS if quick else REQUESTS)
     traffic = Traffic(options.trace, options.half, requests, options.sessions, longest)
     if options.serve:
         served: list[ServedRow] = []
         for pool in options.pools:
             pressure = Pressure(options.shrink, options.speed, options.sessions, pool)
-            arms = [arm for arm in options.arms if arm != CLAIRVOYANT]
             served += serve(traffic.sessions(0), arms, pressure, options.server_flags, console.print)
         run.finish(Report(**run.how_made(), served=served), [served_table(served)])
         return
     work = [
-        SessionWork(traffic, seed, pool, options.arms)
+        SessionWork(traffic, seed, pool, arms)
         for seed in range(options.seeds or (1 if quick else TRACE_SEEDS))
         for pool in options.pools
     ]
@@ -195,12 +173,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if run.options.trace is not None:
             measure_sessions(run)
             return
-        settings = settings_of(run.options)
-    except (ValueError, OSError, ServerDied, BenchError) as error:
-        raise SystemExit(f"bench: {error}") from None
-    try:
-        report = measure(settings, run)
-    except (Leak, PoolTooSmall) as error:
+        report = measure(run)
+    except (ValueError, OSError, Leak, ServerDied, BenchError) as error:
         raise SystemExit(f"bench: {error}") from None
     tables = [
         *([rows_table(report.rows)] if report.rows else []),

@@ -58,11 +58,6 @@ class Outcome:
         """The same of all others but the one that does harm."""
         return self._hit(agent for agent in self.by_agent if agent not in (*HOT_AGENTS, SPAMMER))
 
-    @property
-    def evicted_per_call(self) -> float:
-        """Tokens that one call of the eviction frees."""
-        return self.evicted_tokens / self.evict_calls if self.evict_calls else 0.0
-
     def _hit(self, agents: Iterable[str | None]) -> float | None:
         chosen = [self.by_agent[agent] for agent in agents]
         prompt = sum(tokens.prompt for tokens in chosen)

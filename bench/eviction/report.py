@@ -46,7 +46,6 @@ class Row(BaseModel):
     """The same over those of Patcher, Viewer and Decision."""
     cold_hit: float | None
     """The same over those of all other agents but the one that does harm."""
-    hit_by_agent: dict[str, float]
     evicted_tokens: float
     evict_calls: float
     prefill_tokens: float
@@ -145,7 +144,6 @@ def rows_of(scenarios: Iterable[Scenario], results: Sequence[Replayed]) -> list[
                     hit=mean(each.hit for each in seeds.values()) or 0.0,
                     hot_hit=mean(each.hot_hit for each in seeds.values()),
                     cold_hit=mean(each.cold_hit for each in seeds.values()),
-                    hit_by_agent=hit_by_agent(seeds.values()),
                     evicted_tokens=statistics.fmean(each.evicted_tokens for each in seeds.values()),
                     evict_calls=statistics.fmean(each.evict_calls for each in seeds.values()),
                     prefill_tokens=_mean_prefill(seeds.values()),
@@ -295,15 +293,3 @@ def _place(row: Row) -> str:
 
 def _mean_prefill(outcomes: Iterable[Outcome]) -> float:
     return statistics.fmean(outcome.prefill_tokens for outcome in outcomes)
-
-
-def hit_by_agent(outcomes: Iterable[Outcome]) -> dict[str, float]:
-    """Of the prompt tokens of each agent, the share that was found in the cache."""
-    prompt: dict[str, int] = {}
-    cached: dict[str, int] = {}
-    for outcome in outcomes:
-        for agent, tokens in outcome.by_agent.items():
-            if agent is not None:
-                prompt[agent] = prompt.get(agent, 0) + tokens.prompt
-                cached[agent] = cached.get(agent, 0) + tokens.cached
-    return {agent: cached[agent] / prompt[agent] for agent in sorted(prompt)}

@@ -52,7 +52,6 @@ def test_rows_are_means_over_seeds() -> None:
     assert density.prefill_tokens == 450
     assert density.hot_hit == 0.65
     assert density.cold_hit == 0
-    assert density.hit_by_agent == {"Patcher": 0.65, "Summary": 0}
     assert (density.evicted_tokens, density.evict_calls, density.seeds) == (7, 2, 2)
     assert [row.gap_closed for row in rows[:3]] == [None, None, None]
 
