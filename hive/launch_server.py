@@ -108,6 +108,15 @@ def model_path(argv: Sequence[str]) -> Path:
     return named
 
 
+def not_recordable(file: str) -> str | None:
+    """Return why traffic cannot be recorded to a file; None if it can."""
+    try:
+        with open(file, "ab"):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)
+
+
 def print_help() -> None:
     """Print SGLang's flags and Hive's."""
     from sglang.srt.server_args import ServerArgs
@@ -142,6 +151,8 @@ def _serve(arguments: list[str]) -> None:
     if importlib.util.find_spec("sglang") is None:
         raise SystemExit("hive: SGLang is not installed. Run: uv pip install 'hive[server]'")
     hive_args, rest = split_args(arguments)
+    if hive_args.record_traffic and (problem := not_recordable(hive_args.record_traffic)):
+        raise SystemExit(f"hive: --hive-record-traffic cannot write to {hive_args.record_traffic}: {problem}")
     hive_args.to_environment()
 
     from sglang.srt.plugins import load_plugins
@@ -202,6 +213,10 @@ def _serve(arguments: list[str]) -> None:
     server_args = prepare_server_args(rest)
     if sentence := refusal(server_args, os.environ):
         raise SystemExit(f"hive: {sentence}")
+    if hive_args.record_traffic and max(server_args.pp_size, getattr(server_args, "attn_cp_size", 1)) > 1:
+        raise SystemExit(
+            "hive: --hive-record-traffic needs --pp-size 1 and --attn-cp-size 1: each rank would record all requests"
+        )
     # The scheduler checks again when it knows the model.
     if hive_args.kv_segments and (reason := segments_refusal(server_args, releases.installed(), given)):
         raise SystemExit(f"hive: --hive-kv-segments cannot be used: {reason}")

@@ -25,8 +25,6 @@ class Outcome:
     evicted_tokens: int = 0
     evict_calls: int = 0
     evict_seconds: float = 0.0
-    scores: list[tuple[int, dict[str, float]]] = field(default_factory=list)
-    """(round, contribution by agent), oldest first."""
 
     def count(self, agent: str | None, prompt: int, cached: int) -> None:
         """A request was admitted."""
@@ -59,11 +57,6 @@ class Outcome:
     def cold_hit(self) -> float | None:
         """The same of all others but the one that does harm."""
         return self._hit(agent for agent in self.by_agent if agent not in (*HOT_AGENTS, SPAMMER))
-
-    @property
-    def evicted_per_call(self) -> float:
-        """Tokens that one call of the eviction frees."""
-        return self.evicted_tokens / self.evict_calls if self.evict_calls else 0.0
 
     def _hit(self, agents: Iterable[str | None]) -> float | None:
         chosen = [self.by_agent[agent] for agent in agents]

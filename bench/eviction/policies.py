@@ -22,10 +22,14 @@ class Policy:
     """The cache's name of the policy."""
     hive: bool = True
     """Whether the cache is Hive's; else it is SGLang's own."""
+    sessions: bool = False
+    """Whether SGLang's cache knows sessions, as with ``--enable-session-radix-cache``."""
     agents: bool = True
     """Whether requests name their agent and session."""
     ends: bool = True
     """Whether the end of a session is announced."""
+    hints: bool = False
+    """Whether clients say what their sessions wait for, and how long."""
     density: DensitySettings | None = None
     """Constants of the policy density, if they differ from the server's."""
     window: WindowSettings = _WINDOW
@@ -38,6 +42,8 @@ POLICIES = {
         *(Policy(name, name) for name in policies()),
         Policy("density-endless", "density", ends=False),
         Policy("density-anonymous", "density", agents=False, ends=False),
+        Policy("density-hints", "density", hints=True),
+        Policy("session-radix", "lru", hive=False, sessions=True),
     )
 }
 MAIN_POLICIES = ("lru", "lfu", "slru", "paper", "density")

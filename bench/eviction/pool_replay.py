@@ -13,16 +13,22 @@ from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, MatchPrefixParams
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
+from sglang.srt.mem_cache.unified_cache.components import ComponentType
+from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
+from bench.eviction.closed_loop import Moment
 from bench.eviction.outcome import Outcome
 from bench.eviction.policies import Policy
 from bench.eviction.schedule import most_running
 from bench.traces.trace import Event, Request, Tokens, Trace
 from hive.server.agents.registry import AgentRegistry
+from hive.server.eviction.hints import Hint
 from sglang_patches.cache.radix_cache import build_radix_cache
 from sglang_patches.requests.request_state import RequestState
 
 _MAX_AGENTS = 256
+_FIRST_S = 1.0
+"""The time at which a replay begins; 0 would mean that it is unknown."""
 
 
 class Leak(AssertionError):
@@ -46,6 +52,13 @@ class ReplayedRequest:
         self.prefix_indices = torch.empty(0, dtype=torch.int64)
         self.cached_tokens = 0
         """Of the prompt, found at admission."""
+        # What the cache that knows sessions reads, too.
+        self.session_id = session
+        self.session = self.swa_uuid_for_lock = None
+        self.session_generation: int | None = None
+        self.skip_lock_node_ids: dict[Any, Any] = {}
+        self.swa_prefix_lock_released = False
+        self.finished_reason = "length"
 
     def get_fill_ids(self) -> Tokens:
         return self.origin_input_ids
@@ -66,8 +79,16 @@ class RequestSlots:
 class PoolReplay:
     """A pool, its radix cache, and what runs in it."""
 
-    def __init__(self, trace: Trace, events: Sequence[Event], pool: int, policy: Policy) -> None:
-        self.trace, self.events, self.pool, self.policy = trace, events, pool, policy
+    def __init__(
+        self,
+        trace: Trace,
+        events: Sequence[Event],
+        pool: int,
+        policy: Policy,
+        moments: Sequence[Moment] | None = None,
+    ) -> None:
+        """``moments`` are those of the trace's requests, if their times are known."""
+        self.trace, self.events, self.pool, self.policy, self.moments = trace, events, pool, policy, moments
         self.allocator = TokenToKVPoolAllocator(pool, torch.float16, "cpu", None, False)
         longest = max(len(request.prompt) + len(request.output) for request in trace.requests)
         self.slots = RequestSlots(most_running(events), longest)
@@ -86,6 +107,9 @@ class PoolReplay:
         if self.policy.hive:
             return build_radix_cache(params, self.policy.eviction, self.registry, self.policy.density)
         params.eviction_policy = self.policy.eviction
+        if self.policy.sessions:
+            params.enable_session_radix_cache, params.tree_components = True, (ComponentType.FULL,)
+            return UnifiedRadixCache(params)
         return RadixCache(params)
 
     def run(self) -> Outcome:
@@ -93,7 +117,6 @@ class PoolReplay:
         for event in self.events:
             self.step(event)
         self.check()
-        self.outcome.scores = list(self.registry.window.history)
         return self.outcome
 
     def step(self, event: Event) -> None:
@@ -105,10 +128,15 @@ class PoolReplay:
             self.registry.end_session(event[1])
             if self.policy.hive:
                 self.cache.end_session(event[1])
+            elif self.policy.sessions:
+                self.cache.release_radix_session(event[1])
 
     def check(self) -> None:
         """See that every token of the pool is either free or in the tree, once. Raises `Leak` otherwise."""
         in_tree, free = self.cache.total_size(), self.allocator.available_size()
+        if self.policy.sessions:
+            # The size of other components comes second.
+            in_tree = in_tree[0]
         if in_tree + free != self.pool:
             raise Leak(f"{in_tree} tokens in the tree and {free} free are not the pool's {self.pool}")
         counted = self.cache.evictable_size() + self.cache.protected_size()
@@ -124,7 +152,11 @@ class PoolReplay:
         prompt = request.prompt
         agent, session = (request.agent, request.session) if self.policy.agents else (None, None)
         running = self._running[number] = ReplayedRequest(str(number), request, agent, session)
+        if self.moments is not None:
+            running.hive.arrived_at = _FIRST_S + self.moments[number].arrived
         self.registry.arrived(agent, session, len(prompt))
+        if self.policy.sessions and session is not None:
+            running.session_generation = self.cache.ensure_session_generation(session)
         match = self.cache.match_prefix(
             MatchPrefixParams(key=RadixKey(prompt, limit=len(prompt) - 1), req=running)
         )
@@ -151,6 +183,8 @@ class PoolReplay:
         running.output_ids = request.output
         self.cache.cache_finished_req(running, kv_len_to_handle=kept)
         self.slots.free.append(slot)
+        if self.policy.hive and self.moments is not None:
+            self._departed(running, self.moments[number])
         self.registry.left(
             running.hive.agent,
             cached_tokens=running.cached_tokens,
@@ -158,13 +192,20 @@ class PoolReplay:
             replayed=0,
         )
 
+    def _departed(self, running: ReplayedRequest, moment: Moment) -> None:
+        """Say what the server knows when an answer is over, and what the client adds."""
+        now = _FIRST_S + moment.finished
+        self.cache.departed(running, now, moment.stopped)
+        if self.policy.hints and running.hive.session is not None:
+            self.cache.hint(running.hive.session, Hint(moment.then, moment.hinted), now)
+
     def _allocate(self, count: int) -> torch.Tensor:
         """Places of the pool for new tokens; what is short is evicted."""
         short = count - self.allocator.available_size()
         if short > 0:
-            began = time.perf_counter()
+            began = time.process_time()
             result = self.cache.evict(EvictParams(num_tokens=short))
-            self.outcome.evict_seconds += time.perf_counter() - began
+            self.outcome.evict_seconds += time.process_time() - began
             self.outcome.evict_calls += 1
             self.outcome.evicted_tokens += result.num_tokens_evicted
         indices: torch.Tensor | None = self.allocator.alloc(count)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from rich.table import Table
 
 from bench.eviction.cost import CostRow
@@ -15,7 +14,7 @@ from bench.eviction.policies import CLAIRVOYANT
 from bench.eviction.scenarios import Replayed, Scenario
 from bench.harness.command import HowMade
 from bench.harness.goals import Goal as AnyGoal
-from bench.harness.statistics import of_known
+from bench.harness.statistics import mean
 from bench.harness.tables import met, number, table
 
 BASELINE = "lru"
@@ -38,7 +37,6 @@ class Row(BaseModel):
     scenario: str
     policy: str
     pool: int
-    source: Literal["trace", "server"] = "trace"
     gap_closed: float | None = None
     """(LRU's prefill - this one's) / (LRU's prefill - the clairvoyant one's); None where there is no gap."""
     gap_closed_by_seed: list[float | None] = []
@@ -48,32 +46,55 @@ class Row(BaseModel):
     """The same over those of Patcher, Viewer and Decision."""
     cold_hit: float | None
     """The same over those of all other agents but the one that does harm."""
-    hit_by_agent: dict[str, float]
     evicted_tokens: float
-    evict_calls: float | None = None
-    """None on a server, which does not say."""
+    evict_calls: float
     prefill_tokens: float
     prompt_tokens: float
     seeds: int
-    swept: bool = False
-    """Whether the row is there for the curve only."""
-    rounds: int | None = None
-    """Of a run on a server: of each session, so many are replayed."""
-    wall_s: float | None = None
-    """The time they took, from the first request to the last answer."""
 
 
-class ScoreTrace(BaseModel):
-    """The contribution of each agent as a replay went on (the paper's Figure 9)."""
+class SessionRow(BaseModel):
+    """One policy with one pool and the sessions of one seed."""
 
-    scenario: str
     policy: str
     pool: int
+    """Tokens."""
     seed: int
-    round_requests: int
-    rounds: list[int]
-    scores: dict[str, list[float]]
-    """By agent, in the order of `rounds`; 0 where the agent took no part."""
+    sessions: int
+    requests: int
+    prompt_blocks: int
+    missed: float
+    """Blocks of prompts that were not found, over all of them."""
+    gap_closed: float | None
+    """(LRU's misses - this one's) / (LRU's misses - the clairvoyant one's); None where there is no gap."""
+    evictions: int
+    """Calls that had to evict."""
+    evicted_blocks: int
+    us_per_block: float | None
+    """Microseconds of the process for each block evicted; None for the clairvoyant one."""
+
+
+class ServedRow(BaseModel):
+    """The same on a real server."""
+
+    policy: str
+    pool: int
+    """Tokens, as the server has them."""
+    shrink: int
+    """Blocks became so many times smaller."""
+    speed: float
+    """Pauses became so many times shorter."""
+    sessions: int
+    requests: int
+    prompt_tokens: int
+    prefill_tokens: int
+    """Prompt tokens that the server had to compute."""
+    ttft_ms: tuple[float, float] | None
+    """Milliseconds to the first token, 50th and 99th percentile."""
+    returning_ttft_ms: tuple[float, float] | None
+    """Without the first request of each session."""
+    wall_s: float
+    """From the first request to the last answer."""
 
 
 class Goal(AnyGoal):
@@ -86,14 +107,13 @@ class Goal(AnyGoal):
 class Report(HowMade):
     """The JSON file."""
 
-    scenarios: dict[str, str]
+    scenarios: dict[str, str] = Field(default_factory=dict)
     """What each one is."""
-    goals: list[Goal]
-    rows: list[Row]
-    cost: list[CostRow]
-    scores: list[ScoreTrace]
-    failed: str | None = None
-    """Why there are no rows of servers, though they were asked for."""
+    goals: list[Goal] = Field(default_factory=list)
+    rows: list[Row] = Field(default_factory=list)
+    cost: list[CostRow] = Field(default_factory=list)
+    sessions: list[SessionRow] = Field(default_factory=list)
+    served: list[ServedRow] = Field(default_factory=list)
 
 
 def rows_of(scenarios: Iterable[Scenario], results: Sequence[Replayed]) -> list[Row]:
@@ -112,44 +132,26 @@ def rows_of(scenarios: Iterable[Scenario], results: Sequence[Replayed]) -> list[
                 gap_closed(*(each[seed].prefill_tokens for each in (baseline, seeds, bound)))
                 for seed in sorted(seeds)
             ]
-            row = row_of(
-                scenario.name,
-                policy,
-                pool,
-                list(seeds.values()),
-                statistics.fmean,
-                gap_closed_by_seed=gap_by_seed,
+            rows.append(
+                Row(
+                    scenario=scenario.name,
+                    policy=policy,
+                    pool=pool,
+                    gap_closed=gap_closed(
+                        *(_mean_prefill(each.values()) for each in (baseline, seeds, bound))
+                    ),
+                    gap_closed_by_seed=gap_by_seed,
+                    hit=mean(each.hit for each in seeds.values()) or 0.0,
+                    hot_hit=mean(each.hot_hit for each in seeds.values()),
+                    cold_hit=mean(each.cold_hit for each in seeds.values()),
+                    evicted_tokens=statistics.fmean(each.evicted_tokens for each in seeds.values()),
+                    evict_calls=statistics.fmean(each.evict_calls for each in seeds.values()),
+                    prefill_tokens=_mean_prefill(seeds.values()),
+                    prompt_tokens=statistics.fmean(each.prompt_tokens for each in seeds.values()),
+                    seeds=len(seeds),
+                )
             )
-            row.gap_closed = gap_closed(*(_mean_prefill(each.values()) for each in (baseline, seeds, bound)))
-            row.evict_calls = statistics.fmean(each.evict_calls for each in seeds.values())
-            row.swept = pool in scenario.swept
-            rows.append(row)
     return rows
-
-
-def row_of(
-    scenario: str,
-    policy: str,
-    pool: int,
-    outcomes: Sequence[Outcome],
-    average: Callable[[list[float]], float],
-    **fields: Any,
-) -> Row:
-    """The averages of some outcomes, with the rest of the row's ``fields``."""
-    return Row(
-        scenario=scenario,
-        policy=policy,
-        pool=pool,
-        hit=of_known(average, (each.hit for each in outcomes)) or 0.0,
-        hot_hit=of_known(average, (each.hot_hit for each in outcomes)),
-        cold_hit=of_known(average, (each.cold_hit for each in outcomes)),
-        hit_by_agent=hit_by_agent(outcomes),
-        evicted_tokens=average([each.evicted_tokens for each in outcomes]),
-        prefill_tokens=average([each.prefill_tokens for each in outcomes]),
-        prompt_tokens=average([each.prompt_tokens for each in outcomes]),
-        seeds=len(outcomes),
-        **fields,
-    )
 
 
 def gap_closed(baseline: float, prefill: float, bound: float) -> float | None:
@@ -158,25 +160,10 @@ def gap_closed(baseline: float, prefill: float, bound: float) -> float | None:
     return (baseline - prefill) / gap if gap > LEAST_GAP * baseline else None
 
 
-def score_trace(result: Replayed, round_requests: int) -> ScoreTrace:
-    """The scores that a replay with one of Hive's policies has kept."""
-    history = result.outcome.scores
-    agents = sorted({agent for _, scores in history for agent in scores})
-    return ScoreTrace(
-        scenario=result.scenario,
-        policy=result.policy,
-        pool=result.pool,
-        seed=result.seed,
-        round_requests=round_requests,
-        rounds=[number for number, _ in history],
-        scores={agent: [scores.get(agent, 0.0) for _, scores in history] for agent in agents},
-    )
-
-
 def goals_of(rows: Sequence[Row], scenarios: Iterable[Scenario]) -> list[Goal]:
     """The goals that the rows say something about."""
     with_agents = {scenario.name: scenario.agents for scenario in scenarios}
-    mine = [row for row in rows if row.policy == POLICY and not row.swept]
+    mine = [row for row in rows if row.policy == POLICY]
     goals: list[Goal] = []
     gaps = [(row.gap_closed, row) for row in mine if row.gap_closed is not None and with_agents[row.scenario]]
     large = [(gap, row) for gap, row in gaps if (row.scenario, row.pool) == ("B", LARGE_B)]
@@ -229,37 +216,6 @@ def _hits(row: Row) -> Sequence[str]:
     return (*hits, f"{row.prefill_tokens:,.0f}", f"{row.evicted_tokens:,.0f}")
 
 
-def server_table(rows: Sequence[Row]) -> Table:
-    """The rows of servers for a terminal."""
-    headings = (
-        *(
-            "scenario",
-            "pool",
-            "rounds",
-            "policy",
-            "hit",
-            "hot",
-            "cold",
-            "prefill",
-            "evicted",
-            "seconds",
-            "runs",
-        ),
-    )
-    cells = (
-        (
-            *(row.scenario, f"{row.pool:,}", str(row.rounds), row.policy, *_hits(row)),
-            *(number(row.wall_s, ".1f"), str(row.seeds)),
-        )
-        for row in rows
-    )
-    caption = (
-        "The paper's Table 1 (another workload, model and pool), against LRU: "
-        "hot misses -33%, evicted -30% after 7 rounds; -49%, -19% after 21"
-    )
-    return table("Eviction, on servers", headings, cells, left=4, caption=caption)
-
-
 def cost_table(rows: Sequence[CostRow]) -> Table:
     headings = ("policy", "leaves", "µs per token", "ms per call", "tokens per call")
     cells = (
@@ -281,21 +237,59 @@ def goals_table(goals: Sequence[Goal]) -> Table:
     return table(f"Goals of {POLICY}", headings, cells, left=("figure", "where", "goal", ""))
 
 
+def sessions_table(rows: Sequence[SessionRow]) -> Table:
+    """Means over the seeds, by pool and policy."""
+    places: dict[tuple[int, str], list[SessionRow]] = {}
+    for row in sorted(rows, key=lambda row: (row.pool, row.seed)):
+        places.setdefault((row.pool, row.policy), []).append(row)
+    cells = (
+        (
+            f"{pool:,}",
+            policy,
+            f"{statistics.fmean(row.missed for row in found):.1%}",
+            number(mean(row.gap_closed for row in found), ".0%"),
+            " ".join(number(row.gap_closed, ".0%") for row in found),
+            f"{statistics.fmean(row.evictions for row in found):,.0f}",
+            f"{statistics.fmean(row.evicted_blocks for row in found):,.0f}",
+            number(mean(row.us_per_block for row in found), ".3f"),
+        )
+        for (pool, policy), found in places.items()
+    )
+    headings = (
+        "pool",
+        "policy",
+        "missed",
+        "gap closed",
+        "by seed",
+        "evictions",
+        "blocks evicted",
+        "µs per block",
+    )
+    return table("Eviction, sessions of a trace", headings, cells, left=("pool", "policy"), sections=1)
+
+
+def served_table(rows: Sequence[ServedRow]) -> Table:
+    """Sessions on servers, by pool and policy."""
+    cells = (
+        (
+            *(f"{row.pool:,}", row.policy, f"{row.prefill_tokens:,}"),
+            f"{1 - row.prefill_tokens / row.prompt_tokens:.1%}",
+            *(_milliseconds(percentiles) for percentiles in (row.ttft_ms, row.returning_ttft_ms)),
+            f"{row.wall_s:.0f}",
+        )
+        for row in rows
+    )
+    headings = ("pool", "policy", "prefill", "cached", "TTFT ms, p50 p99", "of returning", "seconds")
+    return table("Eviction, sessions on servers", headings, cells, left=("pool", "policy"), sections=1)
+
+
+def _milliseconds(percentiles: tuple[float, float] | None) -> str:
+    return "-" if percentiles is None else " ".join(f"{value:,.0f}" for value in percentiles)
+
+
 def _place(row: Row) -> str:
     return f"{row.scenario}, {row.pool:,}"
 
 
 def _mean_prefill(outcomes: Iterable[Outcome]) -> float:
     return statistics.fmean(outcome.prefill_tokens for outcome in outcomes)
-
-
-def hit_by_agent(outcomes: Iterable[Outcome]) -> dict[str, float]:
-    """Of the prompt tokens of each agent, the share that was found in the cache."""
-    prompt: dict[str, int] = {}
-    cached: dict[str, int] = {}
-    for outcome in outcomes:
-        for agent, tokens in outcome.by_agent.items():
-            if agent is not None:
-                prompt[agent] = prompt.get(agent, 0) + tokens.prompt
-                cached[agent] = cached.get(agent, 0) + tokens.cached
-    return {agent: cached[agent] / prompt[agent] for agent in sorted(prompt)}

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 
@@ -20,8 +20,10 @@ from bench.eviction.workload import Chat, Flood, Generator, Inflating, Rtl, Traf
 from bench.traces.pool import pools_of
 from bench.traces.prefix_tree import PrefixTree
 from bench.traces.recording import SUFFIX, load_trace
-from bench.traces.trace import Event, Trace, first_rounds
+from bench.traces.trace import Event, Trace
 
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 POOL_SHARES = (0.4, 0.55, 0.7)
 """Pools, as parts of the hot working set."""
 
@@ -37,26 +39,16 @@ class Scenario:
     """What is generated, or the file of a recorded trace, which is the same for every seed."""
     agents: bool = True
     """Whether there are any."""
-    swept: tuple[int, ...] = ()
-    """More pools, for the curve of hits against pools; no goal is about them."""
-    rounds: int | None = None
-    """Of each session of a recorded run, no more than so many; None: all."""
 
     @property
     def recorded(self) -> bool:
         """Whether this was recorded, and not generated."""
         return isinstance(self.traffic, Path)
 
-    @property
-    def all_pools(self) -> tuple[int, ...]:
-        """Those of the curve among them, by size."""
-        return tuple(sorted((*self.pools, *self.swept)))
-
     def trace(self, seed: int) -> Trace:
         """The traffic of one seed."""
         if isinstance(self.traffic, Path):
-            trace = load_trace(self.traffic)
-            return trace if self.rounds is None else first_rounds(trace, self.rounds)
+            return load_trace(self.traffic)
         return traced(self.traffic.slots_of(Generator(seed)))
 
 
@@ -74,7 +66,6 @@ SCENARIOS = {
             "4 slots of 3 programs of 10 rounds",
             (16_000, 24_000, 34_000),
             _FOUR_SLOTS,
-            swept=(12_000, 20_000, 29_000, 40_000, 48_000),
         ),
         Scenario("C", "B, and 400 calls that are never repeated", (24_000,), Flood(_FOUR_SLOTS, 400)),
         Scenario(
@@ -164,7 +155,13 @@ class Work(NamedTuple):
         ]
 
 
-def replayed(work: Sequence[Work], workers: int) -> Iterator[list[Replayed]]:
+class Part(Protocol[T_co]):
+    """Work for one process."""
+
+    def done(self) -> T_co: ...
+
+
+def replayed(work: Sequence[Part[T]], workers: int) -> Iterator[T]:
     """The replays of each piece of work, as they are done by so many processes."""
     if workers == 1:
         yield from (each.done() for each in work)

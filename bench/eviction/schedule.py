@@ -13,49 +13,63 @@ class PoolTooSmall(ValueError):
     """A request of the trace needs more than the whole pool."""
 
 
+class Room:
+    """Which requests a pool has room for at once, as SGLang's scheduler admits them without preemption.
+
+    The prompts of all running requests, shared tokens counted once, and all their outputs must fit into `pool` tokens.
+    What else lies in the pool can be evicted, so this is the same for every policy.
+    """
+
+    def __init__(self, trace: Trace, tree: PrefixTree, pool: int) -> None:
+        self._trace, self._tree, self._pool = trace, tree, pool
+        self._holders = [0] * len(tree.sizes)
+        self._held = 0
+        self.running: set[int] = set()
+
+    def admit(self, request: int) -> bool:
+        """Start a request if there is room. Raises `PoolTooSmall` when it does not fit into the empty pool."""
+        path, holders = self._tree.prompts[request], self._holders
+        new = self._tree.tokens(node for node in path if not holders[node])
+        # The last prompt token is always computed, so it may lie in the pool twice for a moment.
+        needed = new + len(self._trace.requests[request].output) + 1
+        if self._held + needed > self._pool:
+            if not self.running:
+                raise PoolTooSmall(f"a request needs {needed:,} of a pool of {self._pool:,} tokens")
+            return False
+        self._held += needed
+        for node in path:
+            holders[node] += 1
+        self.running.add(request)
+        return True
+
+    def leave(self, request: int) -> None:
+        """A running request has finished."""
+        path, holders = self._tree.prompts[request], self._holders
+        self.running.remove(request)
+        for node in path:
+            holders[node] -= 1
+        freed = self._tree.tokens(node for node in path if not holders[node])
+        self._held -= freed + len(self._trace.requests[request].output) + 1
+
+
 def schedule(trace: Trace, tree: PrefixTree, pool: int) -> list[Event]:
     """The events, where those that the pool has no room for come later.
 
-    Requests are admitted first come first served, as by SGLang's scheduler without preemption: when the prompts of
-    all running ones, shared tokens counted once, and all their outputs fit into `pool` tokens. What else lies in the
-    pool can be evicted, so this is the same for every policy. A request that had to wait beyond its recorded finish
-    finishes as soon as it has started. Raises `PoolTooSmall` when a request does not fit into the empty pool.
+    Requests are admitted first come first served. A request that had to wait beyond its recorded finish finishes as
+    soon as it has started. Raises `PoolTooSmall` when a request does not fit into the empty pool.
     """
-    holders = [0] * len(tree.sizes)
-    held = 0
+    room = Room(trace, tree, pool)
     waiting: deque[Event] = deque()
-    running: set[int] = set()
     overdue: set[int] = set()
     order: list[Event] = []
 
-    def admit(request: int) -> bool:
-        nonlocal held
-        new = tree.tokens(node for node in tree.prompts[request] if not holders[node])
-        # The last prompt token is always computed, so it may lie in the pool twice for a moment.
-        needed = new + len(trace.requests[request].output) + 1
-        if held + needed > pool:
-            if not running:
-                raise PoolTooSmall(f"a request needs {needed:,} of a pool of {pool:,} tokens")
-            return False
-        held += needed
-        for node in tree.prompts[request]:
-            holders[node] += 1
-        running.add(request)
-        order.append(("start", request))
-        return True
-
     def finish(request: int) -> None:
-        nonlocal held
         order.append(("finish", request))
-        running.remove(request)
-        for node in tree.prompts[request]:
-            holders[node] -= 1
-        freed = tree.tokens(node for node in tree.prompts[request] if not holders[node])
-        held -= freed + len(trace.requests[request].output) + 1
+        room.leave(request)
 
     for event in trace.events:
         if event[0] == "finish":
-            if event[1] in running:
+            if event[1] in room.running:
                 finish(event[1])
             else:
                 overdue.add(event[1])
@@ -64,9 +78,10 @@ def schedule(trace: Trace, tree: PrefixTree, pool: int) -> list[Event]:
         while waiting:
             if waiting[0][0] == "end":
                 order.append(waiting.popleft())
-            elif waiting[0][0] == "start" and admit(waiting[0][1]):
+            elif waiting[0][0] == "start" and room.admit(waiting[0][1]):
                 request = waiting.popleft()[1]
                 assert isinstance(request, int)
+                order.append(("start", request))
                 if request in overdue:
                     finish(request)
             else:

@@ -30,7 +30,8 @@ class PrefixTree:
             # Not only the whole: nodes have to end where the prompt does, and before its last token.
             root.insert(prompt[:-1])
             root.insert(prompt)
-            root.insert(whole)
+            if len(whole) > len(prompt):
+                root.insert(whole)
         self.sizes: list[int] = []
         self.ends: list[int] = []
         for number, node in enumerate(root.below()):
@@ -38,7 +39,10 @@ class PrefixTree:
             self.sizes.append(len(node.key))
             self.ends.append(node.start + len(node.key))
         self.prompts = [root.path(prompt) for prompt in prompts]
-        self.kept = [root.path(whole) for whole in kept]
+        self.kept = [
+            root.path(whole) if len(whole) > len(prompt) else path
+            for prompt, whole, path in zip(prompts, kept, self.prompts, strict=True)
+        ]
 
     def tokens(self, nodes: Iterable[int]) -> int:
         """How many tokens some nodes have."""

@@ -24,7 +24,7 @@ class Request(NamedTuple):
     @property
     def kept(self) -> Tokens:
         """What the cache may keep of it: the model never reads the last token that it writes."""
-        return self.prompt + self.output[:-1]
+        return self.prompt + self.output[:-1] if len(self.output) > 1 else self.prompt
 
 
 Event = tuple[Literal["start"], int] | tuple[Literal["finish"], int] | tuple[Literal["end"], str]

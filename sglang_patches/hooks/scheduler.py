@@ -51,6 +51,7 @@ from sglang_patches.scheduling.hints import observed
 from sglang_patches.scheduling.metrics import SchedulerMetrics
 from sglang_patches.scheduling.mixed_step import mix
 from sglang_patches.scheduling.state import SchedulerState
+from sglang_patches.scheduling.traffic import record_of
 
 if TYPE_CHECKING:
     from sglang.srt.managers.io_struct import AbortReq, DumperControlReqInput
@@ -92,6 +93,7 @@ def after_init(_result: None, self: Scheduler, *_args: Any, **_kwargs: Any) -> N
         from sglang_patches.forward import kv_segments
 
         self.hive.kv = kv_segments.start(self)
+    self.hive.record = record_of(self, args)
     by_contribution = args.schedule == "contribution"
     self.policy.hive_order = ContributionOrder(agents, args.schedule_max_passes) if by_contribution else None
     freeze_objects()

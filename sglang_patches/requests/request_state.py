@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hive_frontend.wire import derive_seed, sample_seed
@@ -53,6 +54,8 @@ class RequestState:
     """The request's identity in the radix cache's accounting, once it is admitted."""
     number: int = 0
     """Its number in the order of arrival of all requests."""
+    began: float = field(default_factory=time.monotonic)
+    """When this rank got it, for records only: decisions must not depend on a clock."""
     arrived_at: float = 0.0
     """When it arrived, in seconds of the schedulers' shared time; 0.0 if unknown."""
     answers_person: bool = False

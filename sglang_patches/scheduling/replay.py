@@ -24,6 +24,7 @@ from sglang_patches.requests.request_state import (
 from sglang_patches.scheduling.forced_tokens import record_forced
 from sglang_patches.scheduling.hints import departed
 from sglang_patches.scheduling.state import SchedulerState
+from sglang_patches.scheduling.traffic import record
 
 if TYPE_CHECKING:
     from sglang.srt.managers.io_struct import AbortReq
@@ -137,6 +138,7 @@ def finish(scheduler: Scheduler, req: Req, *, ended: bool) -> None:
         "generated": len(req.output_ids) - attached.arrived_with,
         "replayed": attached.arrived_with,
     }
+    record(state, req)
     state.steps.forced_tokens += attached.forced
     state.agents.left(attached.agent, **counts)
     state.live.sessions.left(attached.session, generated=counts["generated"], replayed=counts["replayed"])

@@ -10,6 +10,7 @@ from hive.server.agents.registry import AgentRegistry
 from hive.server.agents.tenant import EVERYTHING, View
 from hive.server.eviction.accounting import NOT_RESIDENT
 from hive.server.logits_cache.cache import LogitsCache
+from hive.server.traffic_record import TrafficRecord
 from sglang_patches.scheduling.branches import Branches
 from sglang_patches.scheduling.live_events import LiveEvents
 from sglang_patches.scheduling.metrics import SchedulerMetrics
@@ -58,6 +59,8 @@ class SchedulerState:
     live: LiveEvents = field(default_factory=LiveEvents)
     kv: KvForward | None = None
     """None without ``--hive-kv-segments``."""
+    record: TrafficRecord | None = None
+    """None without ``--hive-record-traffic``, and on all ranks but one."""
 
     @property
     def waiting(self) -> int:
@@ -90,10 +93,12 @@ class SchedulerState:
             for agent in known["agents"]:
                 agent |= residency.get(agent["name"], NOT_RESIDENT)
         tree = self.tree.summary() if self.tree is not None else None
+        record = self.record.summary() if self.record is not None else None
         return {
             "logits_cache": cache,
             "radix_cache": tree,
             "scheduler": self.steps.summary(),
             "hints": dict(self.hints),
+            "traffic_record": record,
             **known,
         }

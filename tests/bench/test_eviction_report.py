@@ -8,9 +8,8 @@ import pytest
 
 from bench.eviction import __main__ as bench
 from bench.eviction.outcome import Outcome
-from bench.eviction.plots import write_plots
 from bench.eviction.policies import CLAIRVOYANT
-from bench.eviction.report import Report, gap_closed, goals_of, rows_of, score_trace
+from bench.eviction.report import Report, gap_closed, goals_of, rows_of
 from bench.eviction.scenarios import SCENARIOS, Replayed, recorded
 from bench.eviction.workload import Generator, Rtl, traced
 from bench.traces.recording import save_trace
@@ -44,9 +43,8 @@ def test_rows_are_means_over_seeds() -> None:
         results("B", 34_000, lru=(500, 700), density=(350, 550), clairvoyant=(300, 300))
         + results("B", 12_000, lru=(900,), density=(900,), clairvoyant=(900,)),
     )
-    assert [(row.pool, row.policy, row.swept) for row in rows] == [
-        *((12_000, policy, True) for policy in ("lru", "density", CLAIRVOYANT)),
-        *((34_000, policy, False) for policy in ("lru", "density", CLAIRVOYANT)),
+    assert [(row.pool, row.policy) for row in rows] == [
+        (pool, policy) for pool in (12_000, 34_000) for policy in ("lru", "density", CLAIRVOYANT)
     ]
     density = rows[4]
     assert density.gap_closed == (600 - 450) / (600 - 300)
@@ -54,8 +52,7 @@ def test_rows_are_means_over_seeds() -> None:
     assert density.prefill_tokens == 450
     assert density.hot_hit == 0.65
     assert density.cold_hit == 0
-    assert density.hit_by_agent == {"Patcher": 0.65, "Summary": 0}
-    assert (density.evicted_tokens, density.evict_calls, density.seeds, density.source) == (7, 2, 2, "trace")
+    assert (density.evicted_tokens, density.evict_calls, density.seeds) == (7, 2, 2)
     assert [row.gap_closed for row in rows[:3]] == [None, None, None]
 
 
@@ -63,7 +60,6 @@ def test_goals_are_about_the_worst_row_of_density() -> None:
     scenarios = [SCENARIOS[name] for name in ("B", "C", "chat")]
     found = [
         *results("B", 34_000, lru=(600,), density=(330,), clairvoyant=(300,)),
-        *results("B", 12_000, lru=(600,), density=(600,), clairvoyant=(300,)),
         *results("C", 24_000, lru=(600,), density=(450,), clairvoyant=(300,)),
         *results("chat", 12_000, lru=(600,), density=(603,), clairvoyant=(300,)),
         *results("chat", 20_000, lru=(500,), density=(520,), clairvoyant=(300,)),
@@ -73,13 +69,6 @@ def test_goals_are_about_the_worst_row_of_density() -> None:
     assert (least.value, least.where, least.met) == (0.5, "C, 24,000", False)
     assert (chat.value, chat.where, chat.met) == (1.04, "chat, 20,000", False)
     assert goals_of(rows_of(scenarios[:1], results("B", 34_000, lru=(5,), clairvoyant=(3,))), scenarios) == []
-
-
-def test_scores_of_agents_who_come_and_go() -> None:
-    outcome = Outcome(scores=[(1, {"a": 0.5}), (2, {"a": 0.25, "b": 1.0})])
-    trace = score_trace(Replayed("A", 1, "density", 0, outcome), 16)
-    assert trace.rounds == [1, 2]
-    assert trace.scores == {"a": [0.5, 0.25], "b": [0.0, 1.0]}
 
 
 def test_a_recorded_trace_is_a_scenario(tmp_path: Path) -> None:
@@ -96,41 +85,36 @@ def test_a_recorded_trace_is_a_scenario(tmp_path: Path) -> None:
     assert all(pool % 100 == 0 for pool in scenario.pools)
 
 
-def test_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib (it comes with hive[bench])")
-    monkeypatch.setattr(bench, "SCORED", ("P2",))
     path = tmp_path / "short.json.xz"
     save_trace(traced(Rtl(slots=2, rounds=2).slots_of(Generator(0))), path)
     file = tmp_path / "deep" / "report.json"
-    options = ["--quick", "--only", "P2", "rtl", "--trace", str(path), "--policies", "density", "paper"]
+    options = ["--quick", "--only", "P2", "rtl", "--recording", str(path), "--policies", "density", "paper"]
     bench.main(["--json", str(file), *options])
     report = Report.model_validate_json(file.read_text())
     assert report.command == (
-        "python -m bench.eviction --json report.json --quick --only P2 rtl --trace short.json.xz "
+        "python -m bench.eviction --json report.json --quick --only P2 rtl --recording short.json.xz "
         "--policies density paper"
     )
     assert {row.policy for row in report.rows} == {"lru", "density", "paper", CLAIRVOYANT}
     assert {(row.scenario, row.seeds) for row in report.rows} == {("P2", 3), ("rtl-short", 1)}
     assert [row.gap_closed for row in report.rows if row.policy in ("lru", CLAIRVOYANT)][:2] == [0, 1]
     assert {goal.what.partition(",")[0] for goal in report.goals} == {"gap closed"}
-    assert [trace.scenario for trace in report.scores] == ["P2", "rtl-short"]
-    assert "Decision" in report.scores[0].scores
     assert report.cost == []
-    assert {plot.name for plot in file.parent.glob("*.png")} == {
-        "report-hits.png",
-        "report-gaps.png",
-        "report-scores.png",
-    }
+    assert [plot.name for plot in file.parent.glob("*.png")] == ["report-gaps.png"]
     assert "Goals of density" in capsys.readouterr().out
-    assert write_plots([], [], tmp_path, "empty") == []
-    served = [row.model_copy(update={"source": "server", "rounds": 2}) for row in report.rows]
-    assert [path.name for path in write_plots(served, [], tmp_path, "run")] == ["run-served.png"]
+
+
+@pytest.mark.parametrize("flag", ["--workers", "--seeds", "--pools"])
+def test_numbers_are_positive(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        bench.main(["--json", "unwritten.json", flag, "0"])
+    assert f"argument {flag}: must be at least 1, not 0" in capsys.readouterr().err
 
 
 def test_what_is_no_trace_is_named(tmp_path: Path) -> None:
     path = tmp_path / "bad.json.xz"
     path.write_text("{}")
     with pytest.raises(SystemExit, match=r"bench: bad\.json\.xz is no trace"):
-        bench.main(["--json", str(tmp_path / "report.json"), "--only", "rtl", "--trace", str(path)])
+        bench.main(["--json", str(tmp_path / "report.json"), "--only", "rtl", "--recording", str(path)])

@@ -51,9 +51,19 @@ def test_segments_are_refused_for_what_arguments_show(launch: Callable[..., tupl
         (("--smg-grpc-mode",), {}, "hive: --smg-grpc-mode serves gRPC only"),
         (("--tokenizer-worker-num", "2"), {}, "hive: --tokenizer-worker-num must be 1"),
         ((), {"DUMPER_SERVER_PORT": "reuse"}, "hive: DUMPER_SERVER_PORT=reuse adds a route"),
+        (
+            ("--hive-record-traffic", "/"),
+            {},
+            "hive: --hive-record-traffic cannot write to /: Is a directory",
+        ),
+        (
+            ("--hive-record-traffic", "/dev/null", "--pp-size", "2"),
+            {},
+            "hive: --hive-record-traffic needs --pp",
+        ),
     ],
 )
-def test_settings_that_bypass_the_request_middleware_stop_the_start(
+def test_settings_that_cannot_be_served_stop_the_start(
     launch: Callable[..., tuple[int, str]], flags: tuple[str, ...], environment: dict[str, str], words: str
 ) -> None:
     status, told = launch(*flags, environment=environment)

@@ -209,6 +209,12 @@ class HiveServerArgs:
         "patcher. With --model-path, serve the adapters in the folder roles of that model, under their folders' names "
         "(default: off).",
     )
+    record_traffic: str = _flag(
+        "",
+        "Append to this file when each request came and which prompts share KV, without any text, so that the traffic "
+        "can be replayed (default: none).",
+        metavar="FILE",
+    )
     max_header_bytes: int = _flag(
         16384,
         "Maximum total size of the headers of a request (default: 16384).",
