@@ -16,6 +16,7 @@ from hive.server.kv_segments.request import KvRequest
 from hive.server.request_checks import Limits
 from hive.server.request_tag import RequestTag, header_tag
 from sglang_patches.hooks.tokenizer_manager import around_generate_request
+from sglang_patches.http.chat_ends import ChatEnds
 from sglang_patches.http.declared_segments import DeclaredSegments
 
 PROMPT = [1, 2, 3, 4, 5, 6]
@@ -27,6 +28,7 @@ class Server:
     def __init__(self) -> None:
         self.hive_limits = Limits(vocab_size=100, context_length=64, kv_segments=True)
         self.hive_segments = DeclaredSegments(self, HiveServerArgs(kv_segments=True))
+        self.hive_chat_ends = ChatEnds(self)
         self.tokenizer = None
         self.made: list[tuple[str | None, list[int]]] = []
         self.extra_keys: list[tuple[bool, str]] = []

@@ -38,7 +38,9 @@ class Server:
         classes = np.array([self.policy.class_of(node) for node in nodes], np.int32)
         used = np.array([node.used for node in nodes], np.int64)
         accounting = self.accounting
-        weigh = self.policy.weighing(accounting.clock, self.now + after)
+        accounting.now = self.now + after
+        accounting.update_retained(capacity=1000)
+        weigh = self.policy.weighing(accounting.clock, accounting.now)
         worth: list[float] = weigh(classes, used).tolist()
         return worth
 
