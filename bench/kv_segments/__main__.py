@@ -40,8 +40,6 @@ from bench.kv_segments.report import (
     QualitySetting,
     Report,
     SpeedSetting,
-    goal_lines,
-    goals,
     quality_rows,
     quality_table,
     speed_rows,
@@ -166,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         *([quality_table(report)] if measured.quality else []),
     ]
     left_out = [f"not run: {what}: {reason}" for what, reason in report.left_out.items()]
-    run.finish(report, [*tables, *goal_lines(report), *left_out], plot)
+    run.finish(report, [*tables, *left_out], plot)
 
 
 def _check(parser: Command, options: argparse.Namespace) -> None:
@@ -312,7 +310,6 @@ def _report(measured: _Measured) -> Report:
             **(speed.left_out if speed else {}),
             **(quality.left_out if quality else {}),
         },
-        goals=goals(rows, gpu=made["machine"]["kind"] == "gpu", layers=layers, hidden=hidden, dtype=dtype),
         rows=rows,
     )
 

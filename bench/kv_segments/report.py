@@ -1,4 +1,4 @@
-"""What a run leaves behind: the JSON file, goals and the tables on the terminal."""
+"""What a run leaves behind: the JSON file and the tables on the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.harness.statistics import Interval, interval, ratio
 from bench.harness.tables import number, table
 from bench.kv_segments.accounting import KV
 from bench.kv_segments.arms import ARM_NAMES, ArmName
-from bench.kv_segments.quality import FORCED, RECOMPUTE_ALL, ContextName, QualityArm, Reading, Setup
+from bench.kv_segments.quality import FORCED, ContextName, QualityArm, Reading, Setup
 from bench.kv_segments.speed import WORKLOADS, Amounts, Turn, WorkloadName
 from bench.kv_segments.timing import (
     by_problem,
@@ -27,14 +27,8 @@ from bench.kv_segments.timing import (
     ttft_with_prefill_s,
 )
 
-GOAL_TTFT: dict[WorkloadName, float] = {"iterative": 2.0, "tot": 3.5, "parallel": 6.2}
-"""The paper's (table 5)."""
-GOAL_KL = 0.02
-GOAL_TOP1 = 0.92
-GOAL_RECOMPUTED = 0.15
-GOAL_ERROR = 1e-5
-EIGHT_BILLION = (32, 4096)
-"""Layers and hidden size from which on a model has the geometry that the goals of speed are about."""
+PAPER_TTFT: dict[WorkloadName, float] = {"iterative": 2.0, "tot": 3.5, "parallel": 6.2}
+"""``ttft_ratio`` in table 5 of the paper."""
 
 
 class Row(BaseModel):
@@ -93,22 +87,6 @@ class Row(BaseModel):
     """Largest relative error of a reader's final hidden states."""
 
 
-class Goal(BaseModel):
-    """What was to be reached, and what this run says of it."""
-
-    goal: str
-    wanted: float
-    better: Literal["higher", "lower"]
-    value: float | None
-    """The best row's; None where nothing was measured that it could be read from."""
-    row: str | None
-    """Which one that is."""
-    reached: bool | None
-    """None without a value, or where the run was not made under the goal's conditions."""
-    condition: str
-    """What the goal is about."""
-
-
 class SpeedSetting(Amounts, frozen=True):
     """What the arms had in common."""
 
@@ -146,7 +124,6 @@ class Report(HowMade):
     quality: QualitySetting | None
     left_out: dict[str, str]
     """What was not measured, and why."""
-    goals: list[Goal]
     rows: list[Row]
 
 
@@ -239,83 +216,6 @@ def _quality_row(setup: Setup, readings: Sequence[Reading]) -> Row:
     )
 
 
-def goals(
-    rows: Sequence[Row], *, gpu: bool, layers: int | None, hidden: int | None, dtype: str | None
-) -> list[Goal]:
-    """Those of speed for the workloads that were measured, and those of quality if that was."""
-    found: list[Goal] = []
-    large = gpu and (layers or 0) >= EIGHT_BILLION[0] and (hidden or 0) >= EIGHT_BILLION[1]
-    for workload, wanted in GOAL_TTFT.items():
-        mine = [row for row in rows if row.workload == workload]
-        if mine:
-            best = max(
-                (row for row in mine if row.arm == "choreographed" and row.ttft_ratio is not None),
-                key=lambda row: row.ttft_ratio or 0.0,
-                default=None,
-            )
-            what = f"{workload}: baseline's time to the first token over the choreographed one's"
-            value = best.ttft_ratio if best else None
-            found.append(
-                _goal(what, wanted, "higher", value, best, "the geometry of an 8B model on a GPU", large)
-            )
-    placed = [row for row in rows if row.arm == "segments"]
-    if placed:
-        found += _quality_goals(placed, dtype)
-    return found
-
-
-def _quality_goals(placed: Sequence[Row], dtype: str | None) -> list[Goal]:
-    frugal = [
-        row
-        for row in placed
-        if row.tokens_recomputed is not None and row.tokens_recomputed <= GOAL_RECOMPUTED
-    ]
-    # Both figures are read from one row: that which comes nearest to the exact path.
-    best = min(frugal, key=lambda row: row.kl_mean or 0.0, default=None)
-    condition = f"at most {GOAL_RECOMPUTED:.0%} of the placed tokens computed again"
-    everything = [row for row in placed if row.corrector == RECOMPUTE_ALL]
-    worst = max(everything, key=lambda row: row.hidden_error or 0.0, default=None)
-    error = worst.hidden_error if worst else None
-    kl, top1 = (best.kl_mean, best.top1) if best else (None, None)
-    all_again = "relative error of hidden states with everything computed again"
-    return [
-        _goal("mean KL to the exact path", GOAL_KL, "lower", kl, best, condition),
-        _goal("likeliest token as on the exact path", GOAL_TOP1, "higher", top1, best, condition),
-        _goal(all_again, GOAL_ERROR, "lower", error, worst, "float32", dtype == "float32"),
-    ]
-
-
-def _goal(
-    goal: str,
-    wanted: float,
-    better: Literal["higher", "lower"],
-    value: float | None,
-    row: Row | None,
-    condition: str,
-    holds: bool = True,
-) -> Goal:
-    reached = (
-        None if value is None or not holds else value >= wanted if better == "higher" else value <= wanted
-    )
-    return Goal(
-        goal=goal,
-        wanted=wanted,
-        better=better,
-        value=value,
-        row=_name(row),
-        reached=reached,
-        condition=condition,
-    )
-
-
-def _name(row: Row | None) -> str | None:
-    return (
-        None
-        if row is None
-        else ", ".join(word for word in (row.workload, row.arm, row.context, row.corrector) if word)
-    )
-
-
 def speed_table(report: Report) -> Table:
     cells = (
         (
@@ -367,21 +267,6 @@ def quality_table(report: Report) -> Table:
     caption = "KL in nats, of the exact path's distributions; error: of final hidden states, relative"
     title = f"Town meeting: {report.model}, {report.dtype or 'its own dtype'}"
     return table(title, headings, cells, left=3, caption=caption)
-
-
-def goal_lines(report: Report) -> list[str]:
-    lines: list[str] = []
-    for goal in report.goals:
-        sign = ">=" if goal.better == "higher" else "<="
-        if goal.value is None:
-            state = "not measured"
-        elif goal.reached is None:
-            state = f"{goal.value:.4g} here, which says nothing of the goal"
-        else:
-            state = f"{goal.value:.4g}, {'reached' if goal.reached else 'not reached'}"
-        place = f" ({goal.row})" if goal.row else ""
-        lines.append(f"goal: {goal.goal} {sign} {goal.wanted:g}, {goal.condition}: {state}{place}")
-    return lines
 
 
 def _between(between: Interval | None, form: str) -> str:

@@ -15,7 +15,7 @@ from bench.harness.client import BenchError, Client
 from bench.kv_segments.distributions import distance, generated_states, head_of, last_states
 from bench.kv_segments.encoding import RealText
 from bench.kv_segments.quality import CONTEXTS, FORCED, QualitySession, Setup, correctors
-from bench.kv_segments.report import goals, quality_rows
+from bench.kv_segments.report import quality_rows
 from bench.kv_segments.town_meeting import NEWS, readers, rounds
 from tests.bench.kv_segments_server import HIDDEN, VOCABULARY, StandIn
 from tests.frontend.http_server import Received
@@ -198,26 +198,3 @@ async def test_a_server_that_ignores_segments_is_found_out() -> None:
         )
         with pytest.raises(BenchError, match="no account of its KV segments"):
             await session.run(1, None)
-
-
-async def test_goals_of_quality() -> None:
-    stand_in = StandIn()
-    async with stand_in.server as server, Client(server.url) as client:
-        session = QualitySession(
-            client, Words(), head(), ["producer"], correctors(0.15, 32), 0, Console(quiet=True)
-        )
-        await session.run(1, None)
-    rows = quality_rows(session.readings)
-    kl, top1, error = goals(rows, gpu=False, layers=30, hidden=576, dtype="float32")
-    frugal = [row for row in rows if row.tokens_recomputed is not None and row.tokens_recomputed < 0.2]
-    best = min(frugal, key=lambda row: row.kl_mean or 0)
-    # Everything computed again is nearer, and is no answer to how near one comes with 15%.
-    assert (kl.value, top1.value) == (best.kl_mean, best.top1)
-    assert kl.row == top1.row == f"town_meeting, segments, producer, {best.corrector}"
-    assert kl.reached is (best.kl_mean is not None and best.kl_mean <= 0.02)
-    assert top1.reached is (best.top1 is not None and best.top1 >= 0.92)
-    assert error.reached is True
-    assert goals(rows, gpu=False, layers=30, hidden=576, dtype=None)[2].reached is None
-    assert (
-        goals([row for row in rows if row.arm == "dropped"], gpu=True, layers=1, hidden=1, dtype=None) == []
-    )

@@ -12,7 +12,7 @@ from bench.harness.statistics import interval, ratio
 from bench.kv_segments.accounting import KV
 from bench.kv_segments.arms import ArmName, Call
 from bench.kv_segments.encoding import RandomTokens
-from bench.kv_segments.report import goals, speed_rows
+from bench.kv_segments.report import speed_rows
 from bench.kv_segments.speed import SpeedSession, SpeedSettings, Turn, WorkloadName, contestants
 from bench.kv_segments.timing import (
     by_problem,
@@ -141,20 +141,6 @@ def test_rows_of_speed() -> None:
     # Without a baseline there is a time, and no ratio.
     assert (alone.ttft_ratio, alone.e2e_ratio) == (None, None)
     assert all(row.kl_mean is None and row.top1 is None for row in rows)
-
-
-def test_goals_of_speed_are_about_a_large_model_on_a_gpu() -> None:
-    rows = speed_rows([turn("baseline", 0, [0.8]), turn("choreographed", 0, [0.2])])
-    (goal,) = goals(rows, gpu=True, layers=36, hidden=4096, dtype=None)
-    assert (goal.wanted, goal.value, goal.reached) == (3.5, pytest.approx(4.0), True)
-    assert goal.row == "tot, choreographed, producer, none"
-    for gpu, layers, hidden in ((False, 36, 4096), (True, 30, 576), (True, None, None)):
-        (small,) = goals(rows, gpu=gpu, layers=layers, hidden=hidden, dtype=None)
-        assert (small.value, small.reached) == (pytest.approx(4.0), None)
-    slow = speed_rows([turn("baseline", 0, [0.8]), turn("choreographed", 0, [0.4])])
-    assert goals(slow, gpu=True, layers=36, hidden=4096, dtype=None)[0].reached is False
-    (absent,) = goals(speed_rows([turn("baseline", 0, [0.8])]), gpu=True, layers=36, hidden=4096, dtype=None)
-    assert (absent.value, absent.reached) == (None, None)
 
 
 async def test_all_arms_take_turns_on_every_problem() -> None:
