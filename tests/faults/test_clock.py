@@ -17,8 +17,8 @@ from hive.server.agents.window import WindowSettings
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("hive", "sglang_patches", "frontend/hive_frontend")
 
-SHOWN = frozenset({"hive/server/events/sessions.py"})
-"""Modules that stamp what they show to people."""
+SHOWN = frozenset({"hive/server/events/sessions.py", "hive/server/traffic_record.py"})
+"""Modules that stamp what they show to people or write into records."""
 
 DATED = frozenset({"frontend/hive_frontend/client/http/transport.py"})
 """Modules that are told dates: a server may say by one when to ask again. (No call waits longer than it may take.)"""
