@@ -303,7 +303,7 @@ class AgentAware(current().storing):  # type: ignore[misc]
             # The request locked only the nodes that it matched, and an indexed record must not change.
             indexed = node in self.evictable_leaves
             self.evictable_leaves.discard(node)
-            self.accounting.joined(record, self._storing)
+            self.accounting.joined(record, len(node.key), self._storing)
             if indexed:
                 self.evictable_leaves.add(node)
         super()._inc_hit_count(node, *args, **kwargs)

@@ -10,10 +10,14 @@ from hive.server.agents.registry import OTHER
 from hive.server.eviction.base import EvictionPolicy
 from hive.server.eviction.dialogues import HIT_BUCKETS, Dialogue, hit_bucket
 from hive.server.eviction.hints import Event, Hint
-from hive.server.eviction.node import NodeRecord, Session
+from hive.server.eviction.node import DISCARDED, NodeRecord, Session
 from hive.server.eviction.retention import Retention
 
 MAX_SESSIONS = 65536
+MAX_DIALOGUES = 32
+"""Maximum number of dialogues of a session; a further one replaces the one whose last request is the oldest."""
+_RETAINED_FOR = 64
+"""Admissions between two looks at whose KV fits into the quota, unless somebody asks or a retention ends."""
 NOT_RESIDENT = {"resident_tokens": 0, "stored_tokens": 0, "evicted_tokens": 0}
 """The summary of an agent that has stored no KV."""
 
@@ -61,6 +65,8 @@ class ResidencyAccounting:
     retention: Retention = field(default_factory=Retention)
     _some_retained: bool = False
     """Whether the policy knows of retained dialogues."""
+    _retained_at: tuple[int, int] = (0, -1)
+    """The clock and :attr:`Retention.changes` when it was told of them."""
     _sessions: OrderedDict[str, Session] = field(default_factory=OrderedDict)
     _sessions_begun: int = 0
     _dialogues_begun: int = 0
@@ -91,19 +97,15 @@ class ResidencyAccounting:
             producers[node.producer] = producers.get(node.producer, 0) + tokens
             if self.policy is not None:
                 self.policy.reused(node, tokens, self.clock)
+            self.joined(node, tokens, use)
+            self._leave_path(node, tokens)
             node.hits += 1
             node.used = self.clock
             if node.on_device:
                 _take(self.held, node.agent, tokens)
                 self.held[use.agent] += tokens
             node.agent = use.agent
-            if node.dialogue is not None:
-                if node.dialogue is use.dialogue:
-                    node.dialogue.path[hit_bucket(node.hits)] += tokens
-                    node.turn = node.dialogue.turn
-                elif node.turn == node.dialogue.turn:
-                    node.dialogue.path[hit_bucket(node.hits - 1)] -= tokens
-            self.joined(node, use)
+            self._enter_path(node, tokens)
         if path:
             path[0][0].ends += 1
         return producers
@@ -114,19 +116,35 @@ class ResidencyAccounting:
         self.held[use.agent] += tokens
         self._total(use.agent).stored += tokens
         record = NodeRecord(use.agent, use.agent, self.clock, use.session)
-        if use.dialogue is not None:
-            use.dialogue.path[0] += tokens
-            record.dialogue, record.turn = use.dialogue, use.dialogue.turn
+        record.dialogue = use.dialogue
+        self._enter_path(record, tokens)
         return record
 
-    def joined(self, node: NodeRecord, use: Use) -> None:
+    def joined(self, node: NodeRecord, tokens: int, use: Use) -> None:
         """Note that a request holds a node's KV, too; a second session makes the node shared."""
-        if node.session is not use.session:
+        if node.session is DISCARDED:
+            node.session = use.session
+        elif node.session is not use.session:
             # A node without a session keeps none: which sessions share it is unknown.
             node.shared = node.shared or (node.session is not None and use.session is not None)
             node.session = None
         if node.dialogue is not use.dialogue:
+            self._leave_path(node, tokens)
             node.dialogue = None
+
+    def _leave_path(self, node: NodeRecord, tokens: int) -> None:
+        """Subtract a node that is on its dialogue's path, and on the device."""
+        dialogue = node.dialogue
+        if dialogue is not None and node.on_device and node.turn == dialogue.turn:
+            dialogue.path[hit_bucket(node.hits)] -= tokens
+
+    def _enter_path(self, node: NodeRecord, tokens: int) -> None:
+        """Put a node on its dialogue's path, and count it if it is on the device."""
+        dialogue = node.dialogue
+        if dialogue is not None:
+            node.turn = dialogue.turn
+            if node.on_device:
+                dialogue.path[hit_bucket(node.hits)] += tokens
 
     def departed(self, use: Use, now: float, event: Event | None) -> None:
         """Note that a request has ended.
@@ -153,8 +171,8 @@ class ResidencyAccounting:
     def hinted(self, session_name: str, hint: Hint, now: float) -> None:
         """Note what a client says about the next request of a session.
 
-        A hint about the time concerns the dialogue whose request ended last; the others concern all of the session.
-        It holds until the dialogue's next request.
+        What it says in ``event`` and ``seconds`` concerns the dialogue whose request ended last, the rest all of the
+        session. It holds for each dialogue until its next request.
         """
         session = self._sessions.get(session_name)
         if session is None or self.policy is None:
@@ -165,11 +183,11 @@ class ResidencyAccounting:
         elif hint.retain is not None:
             self.retention.retain(session_name, hint.retain, self.now)
         latest = session.latest
-        if latest is not None:
-            latest.event = hint.event or latest.event
-            if hint.seconds is not None:
-                # The hint counts from now, the dialogue's idle time from its last request.
-                latest.expected = hint.seconds + (self.now - latest.since if latest.idle else 0.0)
+        if latest is not None and hint.event is not None:
+            # The hint counts from now, the dialogue's idle time from its last request.
+            idle = self.now - latest.since if latest.idle else 0.0
+            latest.event = hint.event
+            latest.expected = None if hint.seconds is None else hint.seconds + idle
         for dialogue in session.dialogues.values():
             self.policy.hinted(dialogue, hint, self.now)
 
@@ -188,6 +206,10 @@ class ResidencyAccounting:
         """Tell the policy, before an eviction, whose KV is retained now; ``capacity`` is the pool's, in tokens."""
         if self.policy is None or not (len(self.retention) or self._some_retained):
             return
+        looked, change = self._retained_at
+        known = change == self.retention.changes and self.now < self.retention.next_end
+        if known and self.clock - looked < _RETAINED_FOR:
+            return
         names = self.retention.retained(self._tokens_of, capacity, self.now)
         dialogues = [
             dialogue
@@ -196,6 +218,7 @@ class ResidencyAccounting:
             for dialogue in session.dialogues.values()
         ]
         self._some_retained = bool(dialogues)
+        self._retained_at = self.clock, self.retention.changes
         self.policy.retained(dialogues)
 
     def _tokens_of(self, session_name: str) -> int:
@@ -212,7 +235,7 @@ class ResidencyAccounting:
         if dialogue.running == 0:
             matched, old = [0] * HIT_BUCKETS, 0
             for node, tokens in path:
-                if node.dialogue is dialogue:
+                if node.dialogue is dialogue and node.on_device:
                     if node.turn == dialogue.turn:
                         matched[hit_bucket(node.hits)] += tokens
                     else:
@@ -232,9 +255,12 @@ class ResidencyAccounting:
 
     def _dialogue(self, use: Use, path: Sequence[tuple[NodeRecord, int]]) -> Dialogue:
         if use.session is not None:
-            dialogue = use.session.dialogues.get(use.agent)
-            if dialogue is None:
-                dialogue = use.session.dialogues[use.agent] = self._begin(use)
+            dialogues = use.session.dialogues
+            dialogues[use.agent] = dialogue = dialogues.pop(use.agent, None) or self._begin(use)
+            if len(dialogues) > MAX_DIALOGUES:
+                oldest = dialogues.pop(next(iter(dialogues)))
+                if self.policy is not None:
+                    self.policy.lost(oldest, self.now, self.clock)
             return dialogue
         # An anonymous request continues the idle dialogue on whose path its match ends.
         tip = path[0][0] if path else None
@@ -253,36 +279,36 @@ class ResidencyAccounting:
 
         Recomputing counts as a use, but not as a hit.  The request for which KV is loaded back is admitted later.
         """
-        node.on_device = True
         # An agent that is missing in the totals was forgotten while its KV lay on the host.  Counted by name, it would
         # be an agent that the registry does not know.
         if node.producer not in self.totals:
             node.producer = OTHER
         if node.agent not in self.totals:
             node.agent = OTHER
+        on_path = node.dialogue is not None and node.turn == node.dialogue.turn
         if use is not None:
             self._total(use.agent)
             node.agent = use.agent
             node.used = self.clock
-            self.joined(node, use)
-            if node.dialogue is not None:
-                node.turn = node.dialogue.turn
+            self.joined(node, tokens, use)
+        node.on_device = True
+        if on_path or use is not None:
+            self._enter_path(node, tokens)
         self.resident[node.producer] += tokens
         self.held[node.agent] += tokens
         self._total(node.producer).stored += tokens
 
     def evicted(self, node: NodeRecord, tokens: int) -> None:
         """Count a node whose KV left the device."""
+        self._leave_path(node, tokens)
         node.on_device = False
         _take(self.resident, node.producer, tokens)
         _take(self.held, node.agent, tokens)
         self._total(node.producer).evicted += tokens
         dialogue = node.dialogue
-        if dialogue is not None and node.turn == dialogue.turn:
-            dialogue.path[hit_bucket(node.hits)] -= tokens
-            if self.policy is not None and not dialogue.named:
-                self.policy.lost(dialogue, self.now, self.clock)
         if self.policy is not None:
+            if dialogue is not None and not dialogue.named and node.turn == dialogue.turn:
+                self.policy.lost(dialogue, self.now, self.clock)
             self.policy.evicted(node, tokens, self.clock)
 
     def end_session(self, name: str) -> Session | None:
@@ -314,6 +340,9 @@ class ResidencyAccounting:
         """Count an emptied tree; what the policy has learned stays."""
         self.resident.clear()
         self.held.clear()
+        for session in self._sessions.values():
+            for dialogue in session.dialogues.values():
+                dialogue.path = [0] * HIT_BUCKETS
 
     def summary(self) -> dict[str, dict[str, int]]:
         """Return, by agent that computed it: tokens resident now, and tokens stored and evicted since start."""

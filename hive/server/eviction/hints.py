@@ -18,11 +18,11 @@ class Hint:
     """What the session waits for."""
     seconds: float | None = None
     """Expected time until its next request, >= 0."""
-    priority: int = 0
-    """KV of higher priority is evicted later, all else being equal, -100 to 100."""
+    priority: int | None = None
+    """KV of higher priority is evicted later, all else being equal, -100 to 100; 0 unless it is set."""
     retain: float | None = None
     """Seconds for which its KV should stay, within the tenant's quota."""
-    discard: bool = False
+    discard: bool | None = None
     """Whether its KV will not be used again."""
 
     @classmethod
@@ -33,9 +33,9 @@ class Hint:
         return cls(
             tag.get("expects_event"),
             tag.get("expects_seconds"),
-            tag.get("kv_priority", 0),
+            tag.get("kv_priority"),
             tag.get("retain"),
-            tag.get("discard", False),
+            tag.get("discard"),
         )
 
 

@@ -159,5 +159,6 @@ def _ordered_parts(worth: NDArray[np.float64], used: NDArray[np.int64]) -> Itera
         yield np.lexsort((used, worth))
         return
     threshold = np.partition(worth, _FIRST_CHOICE)[_FIRST_CHOICE]
-    for part in (np.flatnonzero(worth <= threshold), np.flatnonzero(worth > threshold)):
+    first = worth <= threshold
+    for part in (np.flatnonzero(first), np.flatnonzero(~first)):
         yield part[np.lexsort((used[part], worth[part]))]

@@ -6,6 +6,7 @@ Retention is a preference and not a lock: a pool of which everything is retained
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from hive.server.agents.tenant import split
@@ -27,6 +28,10 @@ class Retention:
         self._until: dict[str | None, dict[str, float]] = {}
         """When each session's retention ends, by tenant; longest retained first."""
         self._count = 0
+        self.changes = 0
+        """How often a client has changed what is retained."""
+        self.next_end = math.inf
+        """When the first retention ends, as of the last call of :meth:`retained`."""
 
     def __len__(self) -> int:
         """Number of sessions, including those whose time may be over."""
@@ -34,6 +39,7 @@ class Retention:
 
     def retain(self, session: str, seconds: float, now: float) -> None:
         """Retain a session's KV for some seconds from now, instead of what was asked before; 0 ends its retention."""
+        self.changes += 1
         if seconds <= 0:
             self.release(session)
             return
@@ -50,6 +56,7 @@ class Retention:
         if own is None or own.pop(session, None) is None:
             return
         self._count -= 1
+        self.changes += 1
         if not own:
             del self._until[tenant]
 
@@ -63,9 +70,10 @@ class Retention:
             tokens_of: returns the tokens of KV that a session would retain.
             capacity: tokens of the pool.
         """
-        if not self._count:
-            return frozenset()
         self._expire(now)
+        self.next_end = min(
+            (until for own in self._until.values() for until in own.values()), default=math.inf
+        )
         if not self._until:
             return frozenset()
         quota = self.share * capacity / len(self._until)

@@ -43,6 +43,8 @@ class Waiting:
 
     def __init__(self) -> None:
         self._returns = Returns()
+        self._number = np.full(_PLACES, -1, np.int64)
+        """The dialogue whose state is in a place: the last one that continued there."""
         self._turn = np.zeros(_PLACES, np.int32)
         self._since: Array = np.zeros(_PLACES)
         self._row = np.zeros(_PLACES, np.int32)
@@ -74,6 +76,7 @@ class Waiting:
         if dialogue.turn:
             self._learn(dialogue, agent, matched, old)
         place = dialogue.number % _PLACES
+        self._number[place] = dialogue.number
         self._turn[place] = (dialogue.turn + 1) % _TURNS
         self._since[place] = now
         self._agent[place] = agent
@@ -85,23 +88,30 @@ class Waiting:
 
     def departed(self, dialogue: Dialogue, agent: int, clock: int) -> None:
         """Note that a dialogue waits for its next request."""
-        place = dialogue.number % _PLACES
-        self._since[place] = dialogue.since
-        self._row[place] = self._returns.waits(dialogue, agent, clock)
+        row = self._returns.waits(dialogue, agent, clock)
+        if (place := self._place(dialogue)) is not None:
+            self._since[place] = dialogue.since
+            self._row[place] = row
 
-    def hinted(self, dialogue: Dialogue, agent: int, hint: Hint, now: float) -> None:
+    def hinted(self, dialogue: Dialogue, agent: int, hint: Hint) -> None:
         """Note what a client says about a dialogue."""
-        place = dialogue.number % _PLACES
+        place = self._place(dialogue)
+        if place is None:
+            return
         self._row[place] = self._returns.row(dialogue, agent)
-        self._factor[place] = 2.0 ** (hint.priority / _PRIORITY_DOUBLING)
-        self._discarded[place] = hint.discard or hint.event == "end"
+        if hint.priority is not None:
+            self._factor[place] = 2.0 ** (hint.priority / _PRIORITY_DOUBLING)
+        if hint.event is not None or hint.discard is not None:
+            self._discarded[place] = bool(hint.discard) or hint.event == "end"
         if self._discarded[place]:
             self.ended(dialogue)
 
     def retained(self, dialogues: Collection[Dialogue]) -> None:
         """Keep the KV of these dialogues, and of no others."""
         self._retained[:] = False
-        self._retained[[dialogue.number % _PLACES for dialogue in dialogues]] = True
+        for dialogue in dialogues:
+            if (place := self._place(dialogue)) is not None:
+                self._retained[place] = True
 
     def ended(self, dialogue: Dialogue) -> None:
         """Note that a dialogue has no next request."""
@@ -143,6 +153,11 @@ class Waiting:
         worth += RETAINED * (self._retained[places] & on_path)
         worth[self._discarded[places]] = DISCARDED
         return worth
+
+    def _place(self, dialogue: Dialogue) -> int | None:
+        """Return where the state of a dialogue is; None if a later one has taken its place."""
+        place = dialogue.number % _PLACES
+        return place if self._number[place] == dialogue.number else None
 
     def _learn(self, dialogue: Dialogue, agent: int, matched: Sequence[int], old: int) -> None:
         if agent >= len(self._used):

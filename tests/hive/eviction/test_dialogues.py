@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hive.server.agents.registry import OTHER
-from hive.server.eviction.accounting import ResidencyAccounting
+from hive.server.eviction.accounting import MAX_DIALOGUES, ResidencyAccounting
 from hive.server.eviction.hints import Event, Hint
-from hive.server.eviction.node import NodeRecord
+from hive.server.eviction.node import DISCARDED, NodeRecord
 from hive.server.eviction.policies.density import DEAD, DensityPolicy
 
 
@@ -115,6 +115,95 @@ def test_priority_and_retention(server: Server) -> None:
     assert worth[1] < worth[0] < worth[2]
     worth = server.worth(high, low, kept, after=61.0)
     assert worth[2] < worth[0]
+
+
+def test_each_field_of_a_hint_replaces_only_itself(server: Server) -> None:
+    high, plain = server.run("high", 0.0), server.run("plain", 0.0)
+    server.accounting.hinted("high", Hint(priority=50), server.now)
+    for name in ("high", "plain"):
+        server.accounting.hinted(name, Hint("tool", 2.0), server.now)
+    first, second = server.worth(high, plain)
+    assert first > 10 * second
+    server.accounting.hinted("high", Hint("human"), server.now)
+    assert high.dialogue is not None
+    assert high.dialogue.expected is None
+    server.accounting.hinted("high", Hint(discard=True), server.now)
+    assert server.worth(high)[0] < 0.0
+    server.accounting.hinted("high", Hint(priority=0), server.now)
+    assert server.worth(high)[0] < 0.0
+    server.accounting.hinted("high", Hint(discard=False), server.now)
+    assert server.worth(high)[0] > 0.0
+
+
+def test_a_hint_reaches_no_later_dialogue_in_the_same_place(server: Server) -> None:
+    server.run("early", 0.0)
+    server.accounting._dialogues_begun += 65535
+    late = server.run("late", 1.0)
+    before = server.worth(late)
+    for hint in (Hint(discard=True), Hint(priority=-100), Hint(retain=60.0), Hint("end")):
+        server.accounting.hinted("early", hint, server.now)
+    assert server.worth(late) == before
+
+
+def test_concurrent_samples_count_their_prompt_once(server: Server) -> None:
+    accounting = server.accounting
+    first = accounting.use("a", "s")
+    accounting.admit(first, [], 1.0)
+    prompt = accounting.stored(first, 2000)
+    others = [accounting.use("a", "s") for _ in range(15)]
+    for use in others:
+        accounting.admit(use, [(prompt, 2000)], 1.0)
+    assert first.dialogue is not None
+    assert first.dialogue.path == [0, 0, 0, 2000]
+    for use in (first, *others):
+        accounting.departed(use, 2.0, None)
+    accounting.admit(accounting.use("b", "s"), [(prompt, 2000)], 3.0)
+    assert first.dialogue.path == [0, 0, 0, 0], "two dialogues use it"
+
+
+def test_kv_that_comes_back_from_the_host_is_on_the_path_again(server: Server) -> None:
+    node = server.run("s", 1.0)
+    assert node.dialogue is not None
+    server.accounting.evicted(node, 10)
+    assert node.dialogue.path == [0, 0, 0, 0]
+    server.accounting.returned(node, 10)
+    assert node.dialogue.path == [10, 0, 0, 0]
+    server.accounting.evicted(node, 10)
+    use = server.accounting.use("a", "s")
+    server.accounting.admit(use, [], 5.0)
+    server.accounting.returned(node, 10, use)
+    assert node.dialogue.path == [10, 0, 0, 0], "computed again"
+    server.accounting.flushed()
+    assert node.dialogue.path == [0, 0, 0, 0]
+
+
+def test_a_session_has_a_bounded_number_of_dialogues(server: Server) -> None:
+    for number in range(100):
+        server.run("s", 1.0, agent=f"agent-{number}")
+    session = server.accounting.use("agent-0", "s").session
+    assert session is not None
+    assert len(session.dialogues) == MAX_DIALOGUES
+    assert "agent-99" in session.dialogues
+
+
+def test_hints_give_no_numbers_to_forgotten_agents(server: Server) -> None:
+    server.run("s", 1.0, agent="gone")
+    server.policy.forget("gone")
+    before = len(server.policy._agents)
+    server.accounting.hinted("s", Hint("tool", 5.0), server.now)
+    assert server.policy._agents.find("gone") is None
+    assert len(server.policy._agents) == before
+
+
+def test_discarded_kv_that_its_session_uses_again_ends_with_it(server: Server) -> None:
+    node = server.run("s", 1.0)
+    node.session = DISCARDED
+    use = server.accounting.use("a", "s")
+    server.accounting.admit(use, [(node, 10)], 2.0)
+    assert not node.dead
+    assert not node.shared
+    server.accounting.end_session("s")
+    assert node.dead
 
 
 def test_hints_about_unknown_sessions_are_ignored(server: Server) -> None:

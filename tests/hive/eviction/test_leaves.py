@@ -267,3 +267,14 @@ class LeafMachine(RuleBasedStateMachine):
 
 TestLeafMachine = LeafMachine.TestCase
 TestLeafMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_every_leaf_is_a_victim_whatever_its_worth() -> None:
+    class Undefined(HitsPolicy):
+        def weighing(self, clock: int, now: float) -> Weigh:
+            return lambda classes, used: np.full(len(classes), np.nan)
+
+    index: LeafIndex[Leaf] = LeafIndex(Undefined())
+    for id in range(200):
+        index.add(Leaf(id))
+    assert sorted(order(index)) == list(range(200))

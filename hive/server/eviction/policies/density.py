@@ -115,10 +115,12 @@ class DensityPolicy(EvictionPolicy):
         self._waiting.continued(dialogue, self._agent(dialogue.agent), now, clock, matched, old)
 
     def departed(self, dialogue: Dialogue, clock: int) -> None:
-        self._waiting.departed(dialogue, self._agent(dialogue.agent), clock)
+        if (agent := self._agents.find(dialogue.agent)) is not None:
+            self._waiting.departed(dialogue, agent, clock)
 
     def hinted(self, dialogue: Dialogue, hint: Hint, now: float) -> None:
-        self._waiting.hinted(dialogue, self._agent(dialogue.agent), hint, now)
+        if (agent := self._agents.find(dialogue.agent)) is not None:
+            self._waiting.hinted(dialogue, agent, hint)
 
     def retained(self, dialogues: Collection[Dialogue]) -> None:
         self._waiting.retained(dialogues)
