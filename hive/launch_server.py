@@ -111,8 +111,9 @@ def model_path(argv: Sequence[str]) -> Path:
 def not_recordable(file: str) -> str | None:
     """Return why traffic cannot be recorded to a file; None if it can."""
     try:
-        with open(file, "ab"):
-            return None
+        # As the record does: a file that it makes is only its owner's to read.
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+        return None
     except OSError as error:
         return error.strerror or str(error)
 
@@ -213,9 +214,11 @@ def _serve(arguments: list[str]) -> None:
     server_args = prepare_server_args(rest)
     if sentence := refusal(server_args, os.environ):
         raise SystemExit(f"hive: {sentence}")
-    if hive_args.record_traffic and max(server_args.pp_size, getattr(server_args, "attn_cp_size", 1)) > 1:
+    ranks = server_args.pp_size, server_args.dp_size, getattr(server_args, "attn_cp_size", 1)
+    if hive_args.record_traffic and max(ranks) > 1:
         raise SystemExit(
-            "hive: --hive-record-traffic needs --pp-size 1 and --attn-cp-size 1: each rank would record all requests"
+            "hive: --hive-record-traffic needs --pp-size, --dp-size and --attn-cp-size 1: each rank would write a "
+            "record of its own, with other hashes"
         )
     # The scheduler checks again when it knows the model.
     if hive_args.kv_segments and (reason := segments_refusal(server_args, releases.installed(), given)):

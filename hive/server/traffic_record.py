@@ -35,6 +35,8 @@ BLOCK = 64
 """Tokens that have one hash."""
 MAX_WAITING = 1024
 """Requests that may wait to be written; more are not recorded."""
+MAX_WAITING_TOKENS = 2**24
+"""Tokens of their prompts together: 128 MB."""
 MAX_SESSIONS = 1024
 """Sessions whose last prompt is remembered, as hashes; a forgotten one is written in full once more."""
 MAX_BYTES = 2**33
@@ -79,13 +81,18 @@ class TrafficRecord:
         self._recorded = 0
         # Counted by the thread that writes, and by the one that adds.
         self._unwritten = self._dropped = 0
+        self._tokens_taken = self._tokens_added = 0
         self._thread = threading.Thread(target=self._write_all, name="hive-traffic-record", daemon=True)
         self._thread.start()
 
     def add(self, event: Ended | SessionEnd) -> None:
         """Record something soon; never waits."""
+        tokens = len(event.prompt) if isinstance(event, Ended) else 0
         try:
+            if self._tokens_added - self._tokens_taken + tokens > MAX_WAITING_TOKENS:
+                raise queue.Full
             self._waiting.put_nowait(event)
+            self._tokens_added += tokens
         except queue.Full:
             self._dropped += 1
 
@@ -105,6 +112,7 @@ class TrafficRecord:
 
     def _write_all(self) -> None:
         while (event := self._waiting.get()) is not None:
+            self._tokens_taken += len(event.prompt) if isinstance(event, Ended) else 0
             if self._failed:
                 self._unwritten += 1
                 continue

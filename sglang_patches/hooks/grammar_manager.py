@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 if TYPE_CHECKING:
     from sglang.srt.constrained.grammar_manager import GrammarManager
@@ -19,7 +20,12 @@ waits.
 def around_get_ready_grammar_requests(original: Callable[..., list[Req]], self: GrammarManager) -> list[Req]:
     """Wait for the grammars of the queue, then return the requests that have theirs.
 
-    SGLang looks whether they are compiled in naps of half a millisecond, which a short regex takes less than.
+    SGLang looks whether they are compiled in naps of half a millisecond, which a short regex takes less than.  Each is
+    waited for once: a large one must not hold up every step until it is compiled.
     """
-    wait([req.grammar for req in self.grammar_queue if isinstance(req.grammar, Future)], PATIENCE)
+    waited: WeakSet[Future[object]] = self.__dict__.setdefault("hive_waited", WeakSet())
+    futures = [req.grammar for req in self.grammar_queue if isinstance(req.grammar, Future)]
+    if new := [future for future in futures if future not in waited]:
+        wait(new, PATIENCE)
+        waited.update(new)
     return original(self)

@@ -1,7 +1,7 @@
-"""Bounds how much a connection may send before the headers of a request are complete.
+"""Bounds how much a connection may send in the headers of a request, and in trailers behind its body.
 
 uvicorn's parser in C (httptools) halves the cost of a request, but has no limit of its own: a client could send one
-header for ever.  The request middleware sees a request only once its headers are complete.
+header for ever.  The request middleware sees a request only once its headers are complete.  Trailers are ignored.
 """
 
 from __future__ import annotations
@@ -25,30 +25,37 @@ def bound_headers(max_header_bytes: int) -> None:
     limit = MAX_INCOMPLETE * max_header_bytes
 
     class BoundedProtocol(HttpToolsProtocol):
-        """uvicorn's protocol with a limit on incomplete headers."""
+        """uvicorn's protocol with a limit on data that completes neither headers nor a part of a body."""
 
         in_headers = True
         """Whether the headers of a request are being read, or the next request is awaited."""
-        incomplete = 0
-        """Bytes of headers that have arrived without an end."""
-        completed = False
-        """Whether headers were completed by the data that arrived last."""
+        quiet = 0
+        """Bytes that have arrived since the last headers or part of a body were complete."""
+        progressed = False
+        """Whether the data that arrived last completed some."""
 
         def data_received(self, data: bytes) -> None:
-            before = self.in_headers
-            self.completed = False
+            self.progressed = False
             super().data_received(data)
-            if before and not self.completed:
-                self.incomplete += len(data)
-                if self.incomplete > limit and not self.transport.is_closing():
-                    self.send_400_response("The request's headers are too large.")
+            self.quiet = 0 if self.progressed else self.quiet + len(data)
+            if self.quiet > limit and not self.transport.is_closing():
+                self.send_400_response("The request's headers are too large.")
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            # The parser reports trailers as headers, after the app has begun to read those.
+            if self.in_headers:
+                super().on_header(name, value)
 
         def on_headers_complete(self) -> None:
-            self.in_headers, self.incomplete, self.completed = False, 0, True
+            self.in_headers, self.progressed = False, True
             super().on_headers_complete()
 
+        def on_body(self, body: bytes) -> None:
+            self.progressed = True
+            super().on_body(body)
+
         def on_message_complete(self) -> None:
-            self.in_headers = True
+            self.in_headers = self.progressed = True
             super().on_message_complete()
 
     protocols: Any = auto

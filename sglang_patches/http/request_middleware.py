@@ -199,10 +199,8 @@ def _asks_for_meta_info(body: dict[str, Any]) -> bool:
 
 def _foreign(scope: Scope, body: bytes, parsed: dict[str, Any] | None) -> dict[str, Any]:
     """Return what a request says in other systems' fields; its headers override its body."""
-    said = foreign_headers(scope["headers"])
-    if parsed is not None:
-        return foreign_body(parsed) | said
-    return said if "session" in said else foreign_text(body) | said
+    in_body = foreign_body(parsed) if parsed is not None else foreign_text(body)
+    return in_body | foreign_headers(scope["headers"])
 
 
 def _separated(body: bytes, parsed: dict[str, Any]) -> bool:

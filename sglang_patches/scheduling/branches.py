@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 MAX_STATES = 16384
 """States whose answers are known; the oldest session's are forgotten first."""
 MAX_SAMPLES = 1024
-"""Answers that are known of one state, with those to its parts; the oldest is forgotten first."""
+"""Samples of one state whose answers are known; the oldest is forgotten first."""
+MAX_PARTS = 64
+"""Answers that are known of one sample: to the state, and to its parts."""
 
-_Answers = deque[tuple[str, int, Any]]
-"""States, samples, and weak references to the last nodes of their KV."""
+_Answers = OrderedDict[int, deque[tuple[str, Any]]]
+"""By sample: states, and weak references to the last nodes of their KV."""
 
 
 class Branches:
@@ -34,9 +36,12 @@ class Branches:
         states = self._sessions.setdefault(session, OrderedDict())
         base = _base(state)
         if base not in states:
-            states[base] = deque(maxlen=MAX_SAMPLES)
+            states[base] = OrderedDict()
             self._states += 1
-        states[base].append((state, sample, weakref.ref(node)))
+        answers = states[base]
+        answers.setdefault(sample, deque(maxlen=MAX_PARTS)).append((state, weakref.ref(node)))
+        if len(answers) > MAX_SAMPLES:
+            answers.popitem(last=False)
         self._sessions.move_to_end(session)
         if self._states > MAX_STATES:
             oldest = next(iter(self._sessions))
@@ -54,16 +59,16 @@ class Branches:
         answers = None if states is None else states.get(_base(state))
         if answers is None:
             return []
-        nodes, others = [], []
-        for answer in answers:
-            name, number, reference = answer
-            meant = name == state or name.startswith(f"{state}/")
-            if not meant or sample not in (None, number):
-                others.append(answer)
-            elif (node := reference()) is not None:
-                nodes.append(node)
-        answers.clear()
-        answers.extend(others)
+        nodes = []
+        for number in list(answers) if sample is None else [sample]:
+            others: list[tuple[str, Any]] = []
+            for name, reference in answers.pop(number, ()):
+                if name != state and not name.startswith(f"{state}/"):
+                    others.append((name, reference))
+                elif (node := reference()) is not None:
+                    nodes.append(node)
+            if others:
+                answers[number] = deque(others, MAX_PARTS)
         return nodes
 
     def end_session(self, session: str) -> None:

@@ -29,9 +29,10 @@ def handle(state: SchedulerState, operation: str, body: dict[str, Any]) -> dict[
             state.tree.end_session(session)
         state.live.sessions.end(session)
         state.branches.end_session(session)
-        if state.record is not None:
+        requests = state.agents.end_session(session)
+        if state.record is not None and requests is not None:
             state.record.end_session(session)
-        return {"requests": state.agents.end_session(session)}
+        return {"requests": requests}
     if operation == "hint":
         return {"known": hinted(state, body["hints"], body["now"])}
     view = EVERYTHING if body["everything"] else View(everything=False, tenant=tenant)

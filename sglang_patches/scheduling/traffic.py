@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 
 def record_of(scheduler: Scheduler, args: HiveServerArgs) -> TrafficRecord | None:
-    """Open the record of this scheduler; None if there is none, or another rank writes it.
-
-    Data-parallel ranks serve different requests, and append to one file.
-    """
+    """Open the record of this scheduler; None if there is none, or another rank writes it."""
     if not args.record_traffic or not scheduler.metrics_reporter.is_stats_logging_rank:
         return None
     return TrafficRecord(Path(args.record_traffic))

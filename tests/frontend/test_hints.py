@@ -248,6 +248,46 @@ async def test_failures_are_counted_and_not_raised(answer: Answer, lost: int, ag
         await client.aclose()
 
 
+def test_a_hint_that_an_event_loop_left_behind_is_sent_by_the_next() -> None:
+    sent: list[Any] = []
+
+    class Hanging:
+        """A transport whose first request never ends."""
+
+        url = "http://server"
+
+        def __init__(self) -> None:
+            self.tasks: dict[Any, asyncio.Task[None]] = {}
+
+        def connection(self) -> Hanging:
+            return self
+
+        def start(self, key: Any, task: asyncio.Task[None]) -> None:
+            self.tasks[key] = task
+            task.add_done_callback(lambda _: self.tasks.pop(key))
+
+        async def send(self, *_args: Any, **_keywords: Any) -> dict[str, Any]:
+            sent.append(_args[2])
+            if len(sent) == 1:
+                await asyncio.sleep(3600)
+            return {}
+
+    control = control_requests.ControlRequests(Hanging(), None, 1.0, 1)  # type: ignore[arg-type]
+
+    async def hint(number: int) -> None:
+        control.hint({"session": f"s{number}", "discard": True})
+        await asyncio.sleep(0.01)
+
+    async def first() -> None:
+        await hint(0)
+        await hint(1)
+
+    asyncio.run(first())
+    assert control.hints_lost == 1, "the delivery was cancelled"
+    asyncio.run(hint(2))
+    assert [one["session"] for one in sent[1]["hints"]] == ["s1", "s2"]
+
+
 async def test_a_closed_client_sends_no_hints() -> None:
     async with Server(hive()) as server:
         client = await client_of(server)

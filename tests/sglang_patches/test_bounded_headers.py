@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,10 +18,12 @@ from sglang_patches.http.bounded_headers import MAX_INCOMPLETE, bound_headers
 
 LARGEST = 1000
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+HEADERS: list[bytes] = []
 
 
 async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """Answer with the size of the body."""
+    """Answer with the size of the body; keep the names of the headers."""
+    HEADERS[:] = [name for name, _ in scope["headers"]]
     size, more = 0, True
     while more:
         message = await receive()
@@ -102,3 +105,30 @@ async def test_pipelined_requests_do_not_count_together(connection: Connection) 
     writer.write(request * 20)
     for _ in range(20):
         assert await answer(reader) == b"0"
+
+
+CHUNKED = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+
+
+async def test_trailers_are_no_headers(connection: Connection) -> None:
+    reader, writer = connection
+    writer.write(CHUNKED + b"x-count: 7\r\n\r\n")
+    assert await answer(reader) == b"2"
+    assert HEADERS == [b"transfer-encoding"]
+
+
+@pytest.mark.parametrize("trailer", [b"x-%d: 1\r\n", b"x%d"])
+async def test_trailers_without_an_end_are_cut_off(connection: Connection, trailer: bytes) -> None:
+    reader, writer = connection
+    writer.write(CHUNKED)
+    sent = 0
+    for number in itertools.count():
+        if sent > MAX_INCOMPLETE * LARGEST:
+            break
+        writer.write(trailer % number)
+        sent += len(trailer % number)
+        if number % 100 == 0:
+            await writer.drain()
+            await asyncio.sleep(0.001)
+    refusal = await asyncio.wait_for(reader.read(), 20)
+    assert b"headers are too large" in refusal

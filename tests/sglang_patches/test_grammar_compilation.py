@@ -116,6 +116,20 @@ def ready(self: Any) -> list[Any]:
     return [req for req in self.grammar_queue if isinstance(req.grammar, Future) and req.grammar.done()]
 
 
+def test_a_large_grammar_is_waited_for_once() -> None:
+    large: Future[Grammar] = Future()
+    queue = manager(large)
+    took = []
+    for _ in range(4):
+        begun = time.perf_counter()
+        assert around_get_ready_grammar_requests(ready, queue) == []
+        took.append(time.perf_counter() - begun)
+    assert took[0] >= PATIENCE
+    assert min(took[1:]) < PATIENCE
+    large.set_result(Grammar())
+    assert around_get_ready_grammar_requests(ready, queue) == queue.grammar_queue
+
+
 def test_a_batch_waits_for_small_grammars() -> None:
     future: Future[Grammar] = Future()
     timer = threading.Timer(PATIENCE / 4, future.set_result, [Grammar()])

@@ -17,8 +17,8 @@ class Limits:
     """Names and values of all headers of a request together."""
     max_body_bytes: int = 256 * 2**20
     """Bodies may contain images; without a limit, one request could use up the machine's memory."""
-    max_control_bytes: int = 2**16
-    """The same limit for Hive's own routes, whose bodies are small."""
+    max_control_bytes: int = 2**17
+    """The same limit for Hive's own routes, whose bodies are small: 256 hints with long names are the largest."""
     unset_params: frozenset[str] = frozenset()
     """Sampling parameters that the engine's endpoints send as null, but that no request may set."""
     kv_segments: bool = False

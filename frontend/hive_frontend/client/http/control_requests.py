@@ -33,6 +33,8 @@ class ControlRequests:
         """Hints that wait to be sent."""
         self._takes_hints = True
         """Whether the server has a route for hints; False once it had none."""
+        self._scheduled: asyncio.AbstractEventLoop | None = None
+        """The event loop that will send the hints at the end of this turn."""
         self.hints_lost = 0
         """Hints that did not reach the server."""
 
@@ -81,14 +83,17 @@ class ControlRequests:
         if len(self._hints) > MAX_HINTS:
             del self._hints[0]
             self.hints_lost += 1
-        if len(self._hints) == 1:
-            asyncio.get_running_loop().call_soon(self._send_hints)
+        loop = asyncio.get_running_loop()
+        if self._scheduled is not loop:
+            self._scheduled = loop
+            loop.call_soon(self._send_hints)
 
     def drop_hints(self) -> None:
         """Drop the hints that wait."""
         self._hints.clear()
 
     def _send_hints(self) -> None:
+        self._scheduled = None
         # Without hints, as after `aclose`, no connection must be made.
         if self._hints and self not in (connection := self._transport.connection()).tasks:
             connection.start(self, asyncio.ensure_future(self._deliver_hints()))
@@ -96,11 +101,13 @@ class ControlRequests:
     async def _deliver_hints(self) -> None:
         while self._hints:
             hints, self._hints = self._hints, []
+            # Counted as lost until the server has them, because the delivery may be cancelled.
+            self.hints_lost += len(hints)
             try:
                 async with asyncio.timeout(_HINTS_S):
                     self._takes_hints = await self._post_hints({"hints": hints}) is not None
+                self.hints_lost -= len(hints)
             except (HiveError, TimeoutError) as error:
-                self.hints_lost += len(hints)
                 _log.debug("%s: %d hints were lost: %s", self._transport.url, len(hints), error)
 
     async def _post_hints(self, body: Json) -> Json | None:
