@@ -41,6 +41,9 @@ if TYPE_CHECKING:
         SupervisorError,
         ToolTimeout,
     )
+    from hive_frontend.evaluation.estimates import Estimate
+    from hive_frontend.evaluation.report import Case, Comparison, Evaluation
+    from hive_frontend.evaluation.runner import Arm, acompare, aevaluate, compare, evaluate
     from hive_frontend.operation import fail, score
     from hive_frontend.operations.budget import Budget
     from hive_frontend.operations.call import gather, gen
@@ -73,6 +76,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MCTS",
     "Agent",
+    "Arm",
     "Ask",
     "Beam",
     "BestOfN",
@@ -81,14 +85,18 @@ __all__ = [
     "BudgetExceeded",
     "CachedMessage",
     "CallTimeout",
+    "Case",
     "Child",
     "ChildEnded",
     "Client",
+    "Comparison",
     "CompileError",
     "Completion",
     "Decision",
     "Dialogue",
     "Drop",
+    "Estimate",
+    "Evaluation",
     "Event",
     "Fire",
     "FlowGraph",
@@ -129,11 +137,15 @@ __all__ = [
     "Usage",
     "Vote",
     "Workspace",
+    "acompare",
+    "aevaluate",
     "agent",
     "arun",
     "best_first",
     "choose",
+    "compare",
     "decode",
+    "evaluate",
     "fail",
     "gather",
     "gen",
@@ -162,6 +174,9 @@ _NAMES_OF = {
     "compiler.flow_graph": "FlowGraph",
     "errors": "BranchFailed BudgetExceeded ChildEnded CompileError ForkError HiveError "
     "JournalError ModelError NoModelError SupervisorError ToolTimeout",
+    "evaluation.estimates": "Estimate",
+    "evaluation.report": "Case Comparison Evaluation",
+    "evaluation.runner": "Arm acompare aevaluate compare evaluate",
     "operation": "fail score",
     "operations.budget": "Budget",
     "operations.call": "gather gen",

@@ -137,13 +137,18 @@ class Agent(Generic[P, R]):
 
     def check_keywords(self, positional: int, words: Iterable[str]) -> None:
         """Raise `TypeError` if a keyword given to `run` is also the name of a parameter of the agent."""
-        names = [*self._signature.parameters][len(self._instance) + positional :]
+        names = [parameter.name for parameter in self.parameters[positional:]]
         for word in words:
             if word in names:
                 raise TypeError(
                     f"{word}= is a parameter of both run and agent {self.name}{self._signature}: pass the agent's "
                     "by position, or rename it"
                 )
+
+    @property
+    def parameters(self) -> list[inspect.Parameter]:
+        """The parameters that a call gives, without a bound instance."""
+        return [*self._signature.parameters.values()][len(self._instance) :]
 
     @property
     def is_generator(self) -> bool:

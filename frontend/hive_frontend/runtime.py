@@ -154,15 +154,11 @@ async def arun(
     )
 
 
-def _synchronous(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Return `run`, which takes the arguments of `work`."""
+def synchronous(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Return `run` for `arun`: it takes the arguments of `work`."""
 
     @functools.wraps(work, assigned=("__module__",))
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `arun` from synchronous code, on uvloop's event loop if uvloop is installed.
-
-        If an event loop is already running, as in a notebook, the search runs in a separate thread.
-        """
         running: list[asyncio.Task[Any]] = []
 
         async def search() -> T:
@@ -185,11 +181,15 @@ def _synchronous(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
             return in_new_loop()
         return _in_thread(in_new_loop, running)
 
-    run.__qualname__ = "run"
+    run.__name__ = run.__qualname__ = work.__name__.removeprefix("a")
+    run.__doc__ = (
+        f"Run `{work.__name__}` from synchronous code, on uvloop's event loop if uvloop is installed.\n\n"
+        "If an event loop is already running, as in a notebook, the work is done in a separate thread."
+    )
     return run
 
 
-run = _synchronous(arun)
+run = synchronous(arun)
 
 
 def _in_thread(work: Callable[[], R], running: list[asyncio.Task[Any]]) -> R:
