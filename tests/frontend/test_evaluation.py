@@ -419,7 +419,7 @@ def test_repetitions_narrow_an_interval_less_than_items_do(outcomes: list[list[b
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     rng = random.Random(1)
     held = {"share": 0, "repeated": 0, "mean": 0, "difference": 0}
-    rounds = 150
+    rounds = 200
     for _ in range(rounds):
         rates = [rng.betavariate(1, 1) for _ in range(40)]
         found = {
@@ -435,7 +435,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
             assert estimate.low is not None
             assert estimate.high is not None
             held[name] += estimate.low <= truth <= estimate.high
-    assert all(0.9 <= count / rounds <= 1 for count in held.values()), held
+    assert all(0.91 <= count / rounds <= 0.99 for count in held.values()), held
 
 
 def test_agreement_on_a_few_items_proves_nothing() -> None:
