@@ -435,7 +435,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
             assert estimate.low is not None
             assert estimate.high is not None
             held[name] += estimate.low <= truth <= estimate.high
-    assert all(0.91 <= count / rounds <= 0.99 for count in held.values()), held
+    assert all(0.88 <= count / rounds <= 0.99 for count in held.values()), held
 
 
 def test_agreement_on_a_few_items_proves_nothing() -> None:
