@@ -416,6 +416,24 @@ def test_repetitions_narrow_an_interval_less_than_items_do(outcomes: list[list[b
     assert same.low == pytest.approx(once.low, abs=0.02)
 
 
+@pytest.mark.parametrize(("solved", "tasks"), [(0, 0), (0, 5), (5, 5), (3, 10)])
+def test_intervals_hold_the_rate(solved: int, tasks: int) -> None:
+    found = share([[number < solved] for number in range(tasks)])
+    assert found.low is not None
+    assert found.high is not None
+    assert 0 <= found.low <= (solved / tasks if tasks else 0.5) <= found.high <= 1
+    assert found.high - found.low > 0.3
+
+
+def test_no_interval_loses_its_rate_to_rounding() -> None:
+    for tasks in range(1, 101):
+        for solved in range(tasks + 1):
+            found = share([[number < solved] for number in range(tasks)])
+            assert found.low is not None
+            assert found.high is not None
+            assert 0 <= found.low <= solved / tasks <= found.high <= 1
+
+
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     rng = random.Random(1)
     held = {"share": 0, "repeated": 0, "mean": 0, "difference": 0}
