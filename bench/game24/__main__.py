@@ -25,14 +25,11 @@ from rich.console import Console
 
 from bench.game24.methods import Method, Shape, play, scores
 from bench.game24.report import RANDOM, Report, Row, row_of, shares, table
-from bench.harness.client import BenchError
 from bench.harness.command import Command, Pace, Run, above_0, positive, temperature
-from bench.harness.servers import hive_server, served_model
+from bench.harness.servers import FAILURES, hive_server, served_model
 from examples.game24.players import Player, at_server
 from examples.game24.puzzles import COUNT, TEST_SET, Puzzle, puzzles
-from hive import Arm, Case, ModelError, acompare
-from hive.server.embedded_model import EmbeddedModelError
-from hive.server.server_process import ServerDied
+from hive import Arm, Case, acompare
 
 QUICK_MINUTES = 8.0
 RESERVE_S = 30.0
@@ -120,17 +117,14 @@ async def compared(url: str, model: str, settings: Settings, console: Console) -
     async with contextlib.AsyncExitStack() as stack:
         arms = {}
         for who, method in pairs:
-            of = partial(play, method=method, shape=shape)
-            if who == RANDOM:
-                of = partial(of, player=Player.BASE, model=None)
-                arms[f"{who}, {method}"] = Arm(program=of, repeat=settings.lots)
-            else:
-                player = Player(who)
+            player, client = Player.BASE if who == RANDOM else Player(who), None
+            if who != RANDOM:
                 # A tenant each: no method shall replay what another one, or another run, has paid for.
                 tenant = f"{run}:{player}:{method}"
                 client = at_server(url, player, distinct=shape.distinct_in(method), tenant=tenant)
                 stack.push_async_callback(client.aclose)
-                arms[f"{who}, {method}"] = Arm(program=partial(of, player=player, model=client))
+            program = partial(play, method=method, shape=shape, player=player, model=client)
+            arms[f"{who}, {method}"] = Arm(program=program, repeat=1 if client else settings.lots)
         found = await acompare(
             arms,
             # Arms take turns with some puzzles, so that a run out of time has asked all the same.
@@ -162,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         with hive_server(options.url, roles=roles, say=run.console.print) as url:
             model = served_model(url)
             rows = asyncio.run(compared(url, model, settings, run.console))
-    except (BenchError, EmbeddedModelError, FileNotFoundError, ModelError, ServerDied, ValueError) as error:
+    except FAILURES as error:
         raise SystemExit(f"bench: {error}") from None
     report = Report(
         **run.how_made(),

@@ -115,19 +115,8 @@ def row_of(model: str, search: Method, played: Evaluation, puzzles: Sequence[Puz
 def table(report: Report) -> Table:
     """The rows for a terminal: random searches behind those of the models."""
     headings = (
-        *(
-            "method",
-            "model",
-            "budget",
-            "solved",
-            "share",
-            "95%",
-            "requests",
-            "tokens",
-            "replayed",
-            "repeated",
-            "time",
-        ),
+        *("method", "model", "budget", "solved", "share", "95%"),
+        *("requests", "tokens", "replayed", "repeated", "time"),
     )
     cells = []
     for row in report.rows:

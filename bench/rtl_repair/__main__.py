@@ -26,9 +26,8 @@ from hive_frontend.evaluation.estimates import share
 from rich.console import Console
 from rich.table import Table
 
-from bench.harness.client import BenchError
 from bench.harness.command import Command, Pace, Run, above_0, positive
-from bench.harness.servers import hive_server, served_model
+from bench.harness.servers import FAILURES, hive_server, served_model
 from bench.rtl_repair.methods import Method, Shape, repair, scores, session
 from bench.rtl_repair.report import RANDOM, SESSION, Report, Row, entry_of, row, row_of, shares, table
 from bench.traces.recording import SUFFIX, RecordingModel, save_trace
@@ -37,22 +36,18 @@ from examples.by_agent import ByAgent, usage_by_agent
 from examples.rtl_repair.bugs import Bug, suite
 from examples.rtl_repair.designs import all_designs
 from examples.rtl_repair.tools import ToolsMissing, require_tools
-from hive import Arm, Case, Client, HttpClient, ModelError, acompare
-from hive.server.embedded_model import EmbeddedModelError
-from hive.server.server_process import ServerDied
+from hive import Arm, Case, Client, HttpClient, acompare
 
 QUICK_METHODS = (Method.DIRECT, Method.BEST_OF_N, Method.TOT)
 QUICK_MINUTES = 8.0
 RESERVE_S = 30.0
-FAILURES = (
-    *(BenchError, EmbeddedModelError, FileNotFoundError, ModelError, ServerDied, ToolsMissing, ValueError),
-)
-"""Of servers and of what they serve; anything else is a fault of the bench."""
 QUICK_BUGS, BUGS = 16, 44
 QUICK_LOTS, LOTS = 10, 20
 QUICK_BRANCHING, BRANCHING = 3, 4
 BREADTH = 2
 LOOKUPS = 2
+RANDOM_SESSIONS = 16
+"""Random searches at once: what takes time is simulated in other processes."""
 BUGS_PER_SESSION = 8
 PATCHER = "Patcher"
 """The agent that has an adapter."""
@@ -188,7 +183,11 @@ async def compared(
         {
             f"{who}, {method}": Arm(program=partial(of, method=method, model=models[who][method]))
             if who in models
-            else Arm(program=partial(of, method=method, model=None), repeat=settings.lots)
+            else Arm(
+                program=partial(of, method=method, model=None),
+                repeat=settings.lots,
+                concurrency=RANDOM_SESSIONS,
+            )
             for who, method in pairs
         },
         # Arms take turns with some bugs, so that a run that is out of time has asked all the same.
@@ -269,7 +268,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 }
                 work = compared(models, settings, run.console)
             bugs, rows = asyncio.run(work)
-    except FAILURES as error:
+    except (*FAILURES, ToolsMissing) as error:
         raise SystemExit(f"bench: {error}") from None
     report = Report(
         **run.how_made(),

@@ -133,19 +133,8 @@ def entry_of(bug: Bug) -> BugEntry:
 def table(report: Report) -> Table:
     """The rows for a terminal: every search beside the same one with random patches."""
     headings = (
-        *(
-            "method",
-            "model",
-            "patches",
-            "repaired",
-            "held out",
-            "rate",
-            "95%",
-            "requests",
-            "tokens",
-            "replayed",
-        ),
-        "time",
+        *("method", "model", "patches", "repaired", "held out", "rate"),
+        *("95%", "requests", "tokens", "replayed", "time"),
     )
     cells = []
     for row in report.rows:

@@ -47,6 +47,7 @@ class Arm:
     supervisor: Supervisor | None = None
     budget: Budget | None = None
     repeat: int | None = None
+    concurrency: int | None = None
 
 
 async def aevaluate(
@@ -117,21 +118,16 @@ async def acompare(
 ) -> Comparison:
     """Run several programs on the same items, and compare their scores.
 
-    `arms` are programs by name, or `Arm`s with a program and its own model, supervisor, budget or number of
-    repetitions. They take turns, each with `concurrency` items at a time, so that none has the better time of day or
-    slows another one down. Differences are estimated item by item. All else is as in `evaluate`.
+    `arms` are programs by name, or `Arm`s with a program and settings of its own. They take turns, each with
+    `concurrency` items, so that none has the better time of day or slows another one down. Differences are estimated
+    item by item. All else is as in `evaluate`.
     """
-    counts = [("repeat", repeat), ("concurrency", concurrency)]
-    counts += [
-        ("repeat", arm.repeat) for arm in arms.values() if isinstance(arm, Arm) and arm.repeat is not None
-    ]
-    for what, number in counts:
-        if type(number) is not int or number < 1:
-            raise ValueError(f"{what} must be an integer of at least 1, not {number!r}")
     if on_error not in ("record", "raise"):
         raise ValueError(f"on_error must be 'record' or 'raise', not {on_error!r}")
+    settings = {"model": model, "budget": budget, "repeat": repeat, "concurrency": concurrency}
+    _check_counts(repeat=repeat, concurrency=concurrency)
     chosen = {
-        name: _with_defaults(arm if isinstance(arm, Arm) else Arm(program=arm), model, budget, repeat)
+        name: _with_defaults(arm if isinstance(arm, Arm) else Arm(program=arm), settings)
         for name, arm in arms.items()
     }
     if not chosen:
@@ -142,7 +138,7 @@ async def acompare(
         if checkpoint is not None:
             listed = list(items)
             items = iter(listed)
-            file = stack.enter_context(CaseFile(checkpoint, _settings(chosen, listed, scorer, seed)))
+            file = stack.enter_context(CaseFile(checkpoint, _described(chosen, listed, scorer, seed)))
         judge, *clients = _clients(stack, [model, *(arm.model for arm in chosen.values())])
         models = dict(zip(chosen, clients, strict=True))
         runner = _Runner(chosen, models, scorer, judge, seed, file, on_case, on_error == "raise")
@@ -154,17 +150,21 @@ evaluate = synchronous(aevaluate)
 compare = synchronous(acompare)
 
 
-def _with_defaults(arm: Arm, model: Client | str | None, budget: Budget | None, repeat: int) -> Arm:
+def _with_defaults(arm: Arm, settings: Mapping[str, Any]) -> Arm:
+    """Return the arm with these settings where it has none of its own."""
     if not callable(arm.program):
         raise TypeError(f"a program is an @agent or an async function, not {arm.program!r}")
     if arm.supervisor is not None and not isinstance(arm.program, Agent):
         raise TypeError(f"supervisor= is for agents: give it to arun in {name_of(arm.program)}")
-    return replace(
-        arm,
-        model=model if arm.model is None else arm.model,
-        budget=budget if arm.budget is None else arm.budget,
-        repeat=repeat if arm.repeat is None else arm.repeat,
-    )
+    full = replace(arm, **{name: value for name, value in settings.items() if getattr(arm, name) is None})
+    _check_counts(repeat=full.repeat, concurrency=full.concurrency)
+    return full
+
+
+def _check_counts(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if type(count) is not int or count < 1:
+            raise ValueError(f"{name} must be an integer of at least 1, not {count!r}")
 
 
 def _clients(stack: AsyncExitStack, models: Iterable[Client | str | None]) -> list[Client | None]:
@@ -209,15 +209,15 @@ class _Runner:
     async def run(self, items: Iterator[Any], concurrency: int) -> None:
         numbered = enumerate(items)
         if len(self._arms) == 1:
-            await self._run_block(next(iter(self._arms)), numbered, concurrency)
+            await self._run_block(next(iter(self._arms)), numbered)
         names = list(self._arms)
         while block := list(islice(numbered, concurrency)):
             for name in names:
-                await self._run_block(name, iter(block), concurrency)
+                await self._run_block(name, iter(block))
             # None is always the first: it would pay for what others then find in caches.
             names = [*names[1:], names[0]]
 
-    async def _run_block(self, name: str, items: Iterator[tuple[int, Any]], concurrency: int) -> None:
+    async def _run_block(self, name: str, items: Iterator[tuple[int, Any]]) -> None:
         arm = self._arms[name]
         work = ((number, item, each) for number, item in items for each in range(arm.repeat or 1))
 
@@ -227,7 +227,7 @@ class _Runner:
 
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(concurrency):
+                for _ in range(arm.concurrency or 1):
                     group.create_task(worker())
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
@@ -283,7 +283,7 @@ def _items_of(dataset: Dataset) -> Iterator[Any]:
                     raise ValueError(f"{dataset}:{number}: this line is not JSON: {error}") from None
 
 
-def _settings(arms: Mapping[str, Arm], items: list[Any], scorer: Function, seed: int) -> dict[str, Shown]:
+def _described(arms: Mapping[str, Arm], items: list[Any], scorer: Function, seed: int) -> dict[str, Shown]:
     """Return what a resumed evaluation compares with its file."""
     found: dict[str, Shown] = {
         "the dataset": [f"{len(items)} items", fingerprint(items)],
