@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from hive_frontend.runtime import arun, run
     from hive_frontend.search.events import Event, Piece, Progress
     from hive_frontend.search.run_result import Result, RunResult
-    from hive_frontend.search.search_tree import SearchTree, TreeNode
     from hive_frontend.search.session import Session
     from hive_frontend.search.totals import Totals, Usage
     from hive_frontend.streaming import Stream, stream
@@ -70,8 +69,8 @@ if TYPE_CHECKING:
     from hive_frontend.supervisors.state import Ask, Decision, Drop, Fire, State, best_first
     from hive_frontend.supervisors.tree_of_thoughts import TreeOfThoughts
     from hive_frontend.supervisors.vote import Vote
+    from hive_frontend.tree import SearchTree, TreeNode, render_tree, write_tree
     from hive_frontend.views.live import LiveView
-    from hive_frontend.views.tree import render_tree, write_tree
 
 __all__ = [
     "MCTS",
@@ -189,7 +188,6 @@ _NAMES_OF = {
     "runtime": "arun run",
     "search.events": "Event Piece Progress",
     "search.run_result": "Result RunResult",
-    "search.search_tree": "SearchTree TreeNode",
     "search.session": "Session",
     "search.totals": "Totals Usage",
     "streaming": "Stream stream",
@@ -203,8 +201,8 @@ _NAMES_OF = {
     "supervisors.state": "Ask Decision Drop Fire State best_first",
     "supervisors.tree_of_thoughts": "TreeOfThoughts",
     "supervisors.vote": "Vote",
+    "tree": "SearchTree TreeNode render_tree write_tree",
     "views.live": "LiveView",
-    "views.tree": "render_tree write_tree",
 }
 _HOMES = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 
