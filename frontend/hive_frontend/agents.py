@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iter
 from types import FunctionType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from hive_frontend import telemetry
 from hive_frontend.client.contract import Client
 from hive_frontend.client.http.client import HttpClient
 from hive_frontend.compiler import Program, program_of
@@ -100,7 +101,15 @@ class Agent(Generic[P, R]):
         if session is None:
             return await self.call(*args, **kwargs)
         assert isinstance(session, Session)
-        with entered(NativeScope(session, self.caller(session), session.new_root())):
+        attributes = {
+            "gen_ai.provider.name": "hive",
+            "gen_ai.agent.name": self.name,
+            "gen_ai.conversation.id": session.id,
+        }
+        with (
+            entered(NativeScope(session, self.caller(session), session.new_root())),
+            telemetry.span("invoke_agent", self.name, attributes),
+        ):
             return await self.call(*args, **kwargs)
 
     @overload

@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
 from typing import Any, ParamSpec, TypeVar, cast
 
-from hive_frontend import telemetry
 from hive_frontend.agents import Agent
 from hive_frontend.client.contract import Client
 from hive_frontend.client.http.transport import Transport
@@ -129,19 +128,8 @@ async def arun(
                 }
             )
         search = Run(agent, session, chosen, listeners, max_concurrency, on_error)
-        with telemetry.span(
-            "run", agent.name, session=session.id, seed=str(session.seed), supervisor=type(chosen).__name__
-        ) as span:
-            async with session:
-                await search.search(arguments)
-            totals = session.totals
-            span.set(
-                results=len(search.results),
-                states_fired=search.fired,
-                requests=totals.requests,
-                tokens_generated=totals.tokens_generated,
-                tokens_replayed=totals.tokens_replayed,
-            )
+        async with session:
+            await search.search(arguments)
     best = search.best_unfinished
     return RunResult(
         results=tuple(Result(state.value, state.score, state.id) for state in search.results),

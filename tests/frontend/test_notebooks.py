@@ -40,7 +40,10 @@ def test_a_result_shows_its_value_and_its_tree() -> None:
     shown = result._repr_html_()
     assert "<script" not in shown
     assert html.escape(repr(result.best)) in shown
-    assert f"1 result, {result.states_fired} states fired, {result.totals.requests} requests" in shown
+    assert (
+        f"{len(result.results)} results, {result.states_fired} states fired, {result.totals.requests} requests"
+        in shown
+    )
     page = page_in(shown)
     assert page.startswith("<!doctype html>")
     assert '<base href="about:srcdoc">' in page
