@@ -124,7 +124,7 @@ async def compared(url: str, model: str, settings: Settings, console: Console) -
                 client = at_server(url, player, distinct=shape.distinct_in(method), tenant=tenant)
                 stack.push_async_callback(client.aclose)
             program = partial(play, method=method, shape=shape, player=player, model=client)
-            arms[f"{who}, {method}"] = Arm(program=program, repeat=1 if client else settings.lots)
+            arms[f"{who}, {method}"] = Arm(program, repeat=1 if client else settings.lots)
         found = await acompare(
             arms,
             # Arms take turns with some puzzles, so that a run out of time has asked all the same.

@@ -181,7 +181,7 @@ async def compared(
     of = partial(repair, shape=settings.shape, lookups=settings.lookups)
     found = await acompare(
         {
-            f"{who}, {method}": Arm(program=partial(of, method=method, model=models[who][method]))
+            f"{who}, {method}": Arm(partial(of, method=method, model=models[who][method]))
             if who in models
             else Arm(
                 program=partial(of, method=method, model=None),

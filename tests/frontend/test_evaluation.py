@@ -138,6 +138,17 @@ def test_scorers_may_call_models() -> None:
         assert report.totals.requests == 2, "judging is not the program's doing"
 
 
+def test_a_judge_may_be_a_search() -> None:
+    @agent(supervisor=BestOfN(3, at="rate"))
+    async def judge(item: Any, result: RunResult[int]) -> int:
+        rate = int(await gen(f"Rate {result.value}", name="rate", regex="[0-9]"))
+        score(rate)
+        return rate * len(result.results)
+
+    report = evaluate(guess, ITEMS[:2], judge, model=FunctionModel(digits), on_error="raise")
+    assert [case.scoring.requests for case in report.cases] == [3, 3]
+
+
 def test_errors_belong_to_their_case() -> None:
     def breaks(request: Request) -> str:
         if "from 3" in request.text:
@@ -337,8 +348,8 @@ def test_arms_take_turns_on_the_same_items() -> None:
     report = compare(
         {
             "once": guess,
-            "four": Arm(program=guess, supervisor=BestOfN(4), repeat=2),
-            "dear": Arm(program=guess, model=priced),
+            "four": Arm(guess, supervisor=BestOfN(4), repeat=2),
+            "dear": Arm(guess, model=priced),
         },
         ITEMS,
         above,

@@ -199,7 +199,7 @@ def _errors(arms: Sequence[Evaluation]) -> list[str]:
     failed = [case for arm in arms for case in arm.cases if case.error is not None]
     lines = [f"{case.arm}, item {case.item}: {case.error}" for case in failed[:_SHOWN_ERRORS]]
     return (
-        lines if len(failed) <= _SHOWN_ERRORS else [*lines, f"and {len(failed) - _SHOWN_ERRORS} more errors"]
+        lines if len(failed) <= _SHOWN_ERRORS else [*lines, f"and {len(failed) - _SHOWN_ERRORS} more"]
     )
 
 

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -38,11 +38,12 @@ _STRIDE = 1_000_003
 """Between the seeds of repetitions: more than most datasets have items, so that no two cases share a seed."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Arm:
     """One of the programs that `compare` compares, with settings of its own. None takes those of `compare`."""
 
     program: Function
+    _: KW_ONLY
     model: Client | str | None = None
     supervisor: Supervisor | None = None
     budget: Budget | None = None
@@ -87,7 +88,7 @@ async def aevaluate(
     """
     name = name_of(program)
     compared = await acompare(
-        {name: Arm(program=program, supervisor=supervisor)},
+        {name: Arm(program, supervisor=supervisor)},
         dataset,
         scorer,
         model=model,
@@ -127,7 +128,7 @@ async def acompare(
     settings = {"model": model, "budget": budget, "repeat": repeat, "concurrency": concurrency}
     _check_counts(repeat=repeat, concurrency=concurrency)
     chosen = {
-        name: _with_defaults(arm if isinstance(arm, Arm) else Arm(program=arm), settings)
+        name: _with_defaults(arm if isinstance(arm, Arm) else Arm(arm), settings)
         for name, arm in arms.items()
     }
     if not chosen:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hive_frontend.search.totals import Totals
 from hive_frontend.tree import SearchTree
@@ -55,6 +55,10 @@ class RunResult(Generic[R]):
     def value(self) -> R | None:
         """The value of the best result; None if every branch failed. (A result may be None, too: see `best`.)"""
         return self.results[0].value if self.results else None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RunResult[R]:
+        """Return `self`: an agent that judges a result may branch, and its branches share the result."""
+        return self
 
     def _repr_html_(self) -> str:
         """Show the best result, the totals and the search tree in a notebook."""
