@@ -189,16 +189,8 @@ def goals_of(rows: Sequence[Row], scenarios: Iterable[Scenario]) -> list[Goal]:
 
 def rows_table(rows: Sequence[Row]) -> Table:
     headings = (
-        "scenario",
-        "pool",
-        "policy",
-        "gap closed",
-        "by seed",
-        "hit",
-        "hot",
-        "cold",
-        "prefill",
-        "evicted",
+        *("scenario", "pool", "policy", "gap closed", "by seed"),
+        *("hit", "hot", "cold", "prefill", "evicted"),
     )
     cells = (
         (
@@ -256,14 +248,8 @@ def sessions_table(rows: Sequence[SessionRow]) -> Table:
         for (pool, policy), found in places.items()
     )
     headings = (
-        "pool",
-        "policy",
-        "missed",
-        "gap closed",
-        "by seed",
-        "evictions",
-        "blocks evicted",
-        "µs per block",
+        *("pool", "policy", "missed", "gap closed"),
+        *("by seed", "evictions", "blocks evicted", "µs per block"),
     )
     return table("Eviction, sessions of a trace", headings, cells, left=("pool", "policy"), sections=1)
 

@@ -16,24 +16,20 @@ import asyncio
 import contextlib
 import random
 import secrets
-import time
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from bench.game24.methods import Attempt, Method, Shape, attempts, random_attempts
+from bench.game24.methods import Method, Shape, play, scores
 from bench.game24.report import RANDOM, Report, Row, row_of, shares, table
-from bench.harness.client import BenchError
 from bench.harness.command import Command, Pace, Run, above_0, positive, temperature
-from bench.harness.servers import hive_server, served_model
+from bench.harness.servers import FAILURES, hive_server, served_model
 from examples.game24.players import Player, at_server
 from examples.game24.puzzles import COUNT, TEST_SET, Puzzle, puzzles
-from hive import ModelError
-from hive.server.embedded_model import EmbeddedModelError
-from hive.server.server_process import ServerDied
+from hive import Arm, Case, acompare
 
 QUICK_MINUTES = 8.0
 RESERVE_S = 30.0
@@ -106,45 +102,42 @@ def _settings(run: Run) -> Settings:
     )
 
 
-async def compare(url: str, model: str, settings: Settings, console: Console) -> list[Row]:
+async def compared(url: str, model: str, settings: Settings, console: Console) -> list[Row]:
     """All players with all methods on the same puzzles, those for which there was time; the rows."""
-    shape, seed = settings.shape, settings.seed
-    names = {Player.ROLES: f"{model} + roles", Player.BASE: model}
+    shape = settings.shape
+    names = {RANDOM: RANDOM, Player.ROLES: f"{model} + roles", Player.BASE: model}
+    pairs = [(who, method) for who in (*settings.players, RANDOM) for method in settings.methods]
     run = secrets.token_hex(4)
-    done: dict[tuple[str, Method], list[Sequence[Attempt]]] = defaultdict(list)
-    wall_s: dict[tuple[str, Method], float] = defaultdict(float)
+
+    def say(case: Case) -> None:
+        if not case.arm.startswith(RANDOM):
+            outcome = "solved" if case.scores["solved"] else "-"
+            console.print(f"{case.arm}: {settings.puzzles[case.item]} {outcome}", highlight=False)
+
     async with contextlib.AsyncExitStack() as stack:
-        clients = {}
-        for player in settings.players:
-            for method in settings.methods:
+        arms = {}
+        for who, method in pairs:
+            player, client = Player.BASE if who == RANDOM else Player(who), None
+            if who != RANDOM:
                 # A tenant each: no method shall replay what another one, or another run, has paid for.
                 tenant = f"{run}:{player}:{method}"
                 client = at_server(url, player, distinct=shape.distinct_in(method), tenant=tenant)
                 stack.push_async_callback(client.aclose)
-                clients[player, method] = client
-        pace = Pace(settings.deadline)
-        for first in range(0, len(settings.puzzles), settings.concurrency):
-            if not pace.goes_on():
-                break
-            # All methods take their turn with some puzzles, so that a run out of time has asked all the same.
-            some = settings.puzzles[first : first + settings.concurrency]
-            for method in settings.methods:
-                for player in settings.players:
-                    client = clients[player, method]
-                    made, seconds = await attempts(some, method, shape, player, client, seed=seed)
-                    done[names[player], method] += [[attempt] for attempt in made]
-                    wall_s[names[player], method] += seconds
-                    outcomes = "; ".join(f"{a.puzzle} {'solved' if a.solved else '-'}" for a in made)
-                    console.print(f"{player}, {method}: {outcomes}", highlight=False)
-                drawing = time.monotonic()
-                for puzzle in some:
-                    drawn = await random_attempts(puzzle, method, shape, seed=seed, lots=settings.lots)
-                    done[RANDOM, method].append(drawn)
-                wall_s[RANDOM, method] += time.monotonic() - drawing
+            program = partial(play, method=method, shape=shape, player=player, model=client)
+            arms[f"{who}, {method}"] = Arm(program, repeat=1 if client else settings.lots)
+        found = await acompare(
+            arms,
+            # Arms take turns with some puzzles, so that a run out of time has asked all the same.
+            Pace(settings.deadline).take(settings.puzzles, settings.concurrency),
+            scores,
+            seed=settings.seed,
+            concurrency=settings.concurrency,
+            on_case=say,
+            on_error="raise",
+        )
     return [
-        row_of(who, method, done[who, method], allowed=shape.budget(method), wall_s=wall_s[who, method])
-        for who in (*(names[player] for player in settings.players), RANDOM)
-        for method in settings.methods
+        row_of(names[who], method, played, settings.puzzles, allowed=shape.budget(method))
+        for (who, method), played in zip(pairs, found.arms.values(), strict=True)
     ]
 
 
@@ -162,8 +155,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         roles = Player.ROLES in settings.players
         with hive_server(options.url, roles=roles, say=run.console.print) as url:
             model = served_model(url)
-            rows = asyncio.run(compare(url, model, settings, run.console))
-    except (BenchError, EmbeddedModelError, FileNotFoundError, ModelError, ServerDied, ValueError) as error:
+            rows = asyncio.run(compared(url, model, settings, run.console))
+    except FAILURES as error:
         raise SystemExit(f"bench: {error}") from None
     report = Report(
         **run.how_made(),

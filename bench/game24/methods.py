@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hive_frontend import Client, Once, RunResult, Supervisor, Usage, arun
+from hive_frontend import Client, Once, RunResult, Supervisor, arun
 
 from examples.game24.players import PROPOSER, Player
 from examples.game24.program import STEPS, Algorithm, game24, supervisor_of
 from examples.game24.puzzles import Puzzle
-from examples.game24.random_baseline import random_searches
+from examples.game24.random_baseline import random_model
 
 
 class Method(StrEnum):
@@ -85,63 +82,29 @@ class Shape:
         return self.distinct and method is not Method.DIRECT
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """The outcome of one puzzle."""
-
-    puzzle: Puzzle
-    solved: bool
-    proposals: int
-    duplicates: int
-    """Proposals that the search had before for the same position."""
-    agents: dict[str, Usage]
-
-
-async def attempt(
-    puzzle: Puzzle, method: Method, shape: Shape, player: Player, model: Client, *, seed: int
-) -> Attempt:
-    result = await arun(
+async def play(
+    puzzle: Puzzle, *, method: Method, shape: Shape, player: Player, model: Client | None, seed: int
+) -> RunResult[list[str]]:
+    """Search for a solution of a puzzle; without a model with random answers."""
+    return await arun(
         game24,
         puzzle.numbers,
         shape.votes_of(method),
         player,
         shape.temperature_of(method),
-        model=model,
+        model=model or random_model(distinct=shape.distinct_in(method)),
         seed=seed,
         supervisor=shape.supervisor(method),
     )
-    agents = result.totals.agents
-    return Attempt(
-        puzzle=puzzle,
-        solved=result.best is not None,
-        proposals=agents[PROPOSER].requests,
-        duplicates=_duplicates(result),
-        agents=agents,
-    )
 
 
-async def attempts(
-    puzzles: Sequence[Puzzle], method: Method, shape: Shape, player: Player, model: Client, *, seed: int
-) -> tuple[list[Attempt], float]:
-    """Try to solve puzzles, all at once; also the seconds that it took."""
-    began = time.monotonic()
-    done = await asyncio.gather(
-        *(attempt(puzzle, method, shape, player, model, seed=seed + puzzle.rank) for puzzle in puzzles)
-    )
-    return done, time.monotonic() - began
-
-
-async def random_attempts(
-    puzzle: Puzzle, method: Method, shape: Shape, *, seed: int, lots: int
-) -> list[Attempt]:
-    """The same search of a puzzle with random answers, so many times."""
-
-    async def search(model: Client, seed: int) -> Attempt:
-        return await attempt(puzzle, method, shape, Player.BASE, model, seed=seed)
-
-    return await random_searches(
-        search, seed=seed + puzzle.rank, runs=lots, distinct=shape.distinct_in(method)
-    )
+def scores(_: Puzzle, result: RunResult[list[str]]) -> dict[str, int]:
+    """Whether a search solved its puzzle, and what it proposed."""
+    return {
+        "solved": result.best is not None,
+        "proposals": result.totals.agents[PROPOSER].requests,
+        "duplicates": _duplicates(result),
+    }
 
 
 def _duplicates(result: RunResult[list[str]]) -> int:

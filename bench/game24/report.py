@@ -8,12 +8,12 @@ from statistics import fmean
 from pydantic import BaseModel
 from rich.table import Table
 
-from bench.game24.methods import Attempt, Method, Shape
+from bench.game24.methods import Method, Shape
 from bench.harness import tables
 from bench.harness.command import HowMade
-from bench.harness.statistics import Share, wilson
-from examples.by_agent import usage_by_agent
-from hive import Usage
+from bench.harness.statistics import Share, share_of, total
+from examples.game24.puzzles import Puzzle
+from hive import Evaluation, Usage
 
 RANDOM = "random"
 """The method of the random baseline, and what stands for its model."""
@@ -78,39 +78,36 @@ class Report(HowMade):
     rows: list[Row]
 
 
-def row_of(
-    model: str, search: Method, played: Sequence[Sequence[Attempt]], *, allowed: int, wall_s: float
-) -> Row:
+def row_of(model: str, search: Method, played: Evaluation, puzzles: Sequence[Puzzle], *, allowed: int) -> Row:
     """The row of a method's searches: for each puzzle one, or several random ones."""
     is_random = model == RANDOM
-    outcomes = [attempt.solved for searches in played for attempt in searches]
-    firsts = [searches[0] for searches in played]
+    firsts = [case for case in played.cases if case.repetition == 0]
     # Random answers are no requests, and have no tokens.
-    agents = {} if is_random else usage_by_agent(attempt.agents for attempt in firsts)
-    low, high = wilson(sum(outcomes), len(outcomes))
+    agents = {} if is_random else played.totals.agents
+    found = share_of(played, "solved")
     return Row(
         model=model,
         method=RANDOM if is_random else search,
         search=search,
         proposals_allowed=allowed,
-        tasks=len(played),
-        solved=sum(attempt.solved for attempt in firsts),
-        share=fmean(outcomes) if outcomes else 0.0,
-        share_low=low,
-        share_high=high,
-        proposals=sum(attempt.proposals for attempt in firsts),
-        duplicates=sum(attempt.duplicates for attempt in firsts),
+        tasks=len(firsts),
+        solved=total(firsts, "solved"),
+        share=found.value,
+        share_low=found.low,
+        share_high=found.high,
+        proposals=total(firsts, "proposals"),
+        duplicates=total(firsts, "duplicates"),
         **Usage.sum(agents.values()).model_dump(),
-        wall_s=wall_s,
+        wall_s=played.totals.wall_s,
         agents=agents,
         by_task=[
             TaskEntry(
-                rank=searches[0].puzzle.rank,
-                solved=searches[0].solved,
-                share=fmean(attempt.solved for attempt in searches),
-                proposals=searches[0].proposals,
+                rank=puzzles[first.item].rank,
+                solved=bool(first.scores["solved"]),
+                share=fmean(case.scores["solved"] for case in played.cases if case.item == first.item),
+                proposals=int(first.scores["proposals"]),
             )
-            for searches in played
+            for first in firsts
         ],
     )
 
@@ -118,19 +115,8 @@ def row_of(
 def table(report: Report) -> Table:
     """The rows for a terminal: random searches behind those of the models."""
     headings = (
-        *(
-            "method",
-            "model",
-            "budget",
-            "solved",
-            "share",
-            "95%",
-            "requests",
-            "tokens",
-            "replayed",
-            "repeated",
-            "time",
-        ),
+        *("method", "model", "budget", "solved", "share", "95%"),
+        *("requests", "tokens", "replayed", "repeated", "time"),
     )
     cells = []
     for row in report.rows:

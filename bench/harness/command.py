@@ -7,16 +7,18 @@ import contextlib
 import importlib.util
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
 from bench.harness.machine import machine, public_command, versions
+
+T = TypeVar("T")
 
 
 class HowMade(BaseModel):
@@ -185,6 +187,13 @@ class Pace:
         self._began = now
         in_time = self._deadline is None or now + self._longest <= self._deadline
         return in_time or (first and self._at_least_one)
+
+    def take(self, tasks: Iterable[T], at_once: int) -> Iterator[T]:
+        """The tasks for which there is time, a round of some at once after the other."""
+        for number, task in enumerate(tasks):
+            if number % at_once == 0 and not self.goes_on():
+                return
+            yield task
 
 
 def how_made(command: str, began: float) -> dict[str, Any]:

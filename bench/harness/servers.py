@@ -10,15 +10,20 @@ from pathlib import Path
 import httpx
 
 from bench.harness.client import BenchError
+from hive import ModelError
 from hive.launch_server import cpu_defaults
-from hive.server.embedded_model import ensure_embedded_model
+from hive.server.embedded_model import EmbeddedModelError, ensure_embedded_model
 from hive.server.roles import lora_flags
-from hive.server.server_process import ServerProcess
+from hive.server.server_process import ServerDied, ServerProcess
 from sglang_patches.cpu_platform import needed as on_cpu
 
 GPU_START_S = 900.0
 """The longest that a server is waited for: the first one on a machine compiles kernels for minutes."""
 NGRAM_FLAGS = ("--speculative-algorithm", "NGRAM")
+FAILURES = (
+    *(BenchError, EmbeddedModelError, FileNotFoundError, ModelError, ServerDied, ValueError, httpx.HTTPError),
+)
+"""Of servers and of what they serve; anything else is a fault of the bench."""
 
 
 @contextlib.contextmanager

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+from hive_frontend.evaluation.estimates import share
 from pydantic import BaseModel
 
-_Z = 1.96
+from hive import Case, Estimate, Evaluation
+
 RESAMPLES = 2000
 """Of a bootstrap."""
 
@@ -35,15 +36,14 @@ class Interval(BaseModel):
     high: float
 
 
-def wilson(solved: int, tasks: int) -> tuple[float, float]:
-    """The interval that holds the true rate with 95%, by Wilson's score."""
-    if not tasks:
-        return 0.0, 1.0
-    share, spread = solved / tasks, _Z**2 / tasks
-    middle = (share + spread / 2) / (1 + spread)
-    half = _Z / (1 + spread) * math.sqrt(share * (1 - share) / tasks + spread / tasks / 4)
-    # At either end the interval's bound is the share itself, which rounding must not step over.
-    return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))
+def share_of(evaluation: Evaluation, score: str) -> Estimate:
+    """The share of true scores; of no cases, 0 with the whole interval."""
+    return evaluation.scores.get(score) or share([])
+
+
+def total(cases: Iterable[Case], score: str) -> int:
+    """The sum of a score over cases."""
+    return int(sum(case.scores[score] for case in cases))
 
 
 def interval(

@@ -250,19 +250,8 @@ def quality_table(report: Report) -> Table:
         if row.workload == "town_meeting"
     )
     headings = (
-        *(
-            "arm",
-            "context",
-            "corrector",
-            "placed",
-            "again",
-            "mean KL",
-            "95%",
-            "first KL",
-            "top 1",
-            "95%",
-            "error",
-        ),
+        *("arm", "context", "corrector", "placed", "again", "mean KL"),
+        *("95%", "first KL", "top 1", "95%", "error"),
     )
     caption = "KL in nats, of the exact path's distributions; error: of final hidden states, relative"
     title = f"Town meeting: {report.model}, {report.dtype or 'its own dtype'}"

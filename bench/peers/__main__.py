@@ -19,12 +19,10 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import httpx
-
 from bench.game24.methods import Shape
 from bench.harness.client import BenchError
 from bench.harness.command import Command, positive, temperature
-from bench.harness.servers import served_model
+from bench.harness.servers import FAILURES, served_model
 from bench.peers.arms import (
     ARM_NAMES,
     KINDS,
@@ -41,26 +39,13 @@ from bench.peers.servers import Wanted, running
 from bench.peers.session import Session, Settings
 from bench.traces.pool import pool_of_repairs
 from examples.rtl_repair.tools import ToolsMissing, require_tools
-from hive import ModelError
-from hive.server.embedded_model import EmbeddedModelError, ensure_embedded_model
+from hive.server.embedded_model import ensure_embedded_model
 from hive.server.roles import UnfitAdapter, lora_flags
-from hive.server.server_process import ServerDied
 from sglang_patches.cpu_platform import needed as on_cpu
 
 QUICK_MINUTES = 8.0
 REPAIRS_SHARE = 0.5
 """Of the time there is, the part that the repairs and their servers get."""
-FAILURES = (
-    BenchError,
-    EmbeddedModelError,
-    FileNotFoundError,
-    UnfitAdapter,
-    ModelError,
-    ServerDied,
-    ValueError,
-    httpx.HTTPError,
-)
-"""Of servers and of what they serve; anything else is a fault of the bench."""
 RESERVE_S = 20.0
 """Kept back where time is limited: ending takes seconds."""
 
@@ -154,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             if part:
                 model = _measure(session, part, given, flags, until, options)
-        except FAILURES as error:
+        except (*FAILURES, UnfitAdapter) as error:
             reason = str(error) or repr(error)
             if not session.rows():
                 raise SystemExit(f"bench: {reason}") from None

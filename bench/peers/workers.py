@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bench.game24.methods import Method, Shape, attempt
+from bench.game24.methods import Method, Shape
+from bench.game24.methods import play as search
 from bench.peers import by_hand
 from bench.peers.arms import SERVERS, ArmName
 from bench.peers.sglang_client import Draw, SglangClient
@@ -63,8 +64,10 @@ class FrontendWorker(Worker):
         self._repairer = MeteredModel(ByAgent({"Patcher": patcher}, HttpClient(url)), self.steps)
 
     async def play(self, puzzle: Puzzle, method: Method, seed: int) -> bool:
-        done = await attempt(puzzle, method, self._shape, Player.ROLES, self._player, seed=seed)
-        return done.solved
+        result = await search(
+            puzzle, method=method, shape=self._shape, player=Player.ROLES, model=self._player, seed=seed
+        )
+        return result.best is not None
 
     async def repair(self, bugs: Sequence[Bug], *, patches: int, lookups: int, seed: int) -> Score:
         _, outcome = await session(bugs, self._repairer, rounds=patches, lookups=lookups, seed=seed)

@@ -15,22 +15,20 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
 
+from hive_frontend.evaluation.estimates import share
 from rich.console import Console
 from rich.table import Table
 
-from bench.harness.client import BenchError
 from bench.harness.command import Command, Pace, Run, above_0, positive
-from bench.harness.servers import hive_server, served_model
-from bench.rtl_repair.methods import Attempt, Method, Shape, attempts, session
-from bench.rtl_repair.random_baseline import random_searches
+from bench.harness.servers import FAILURES, hive_server, served_model
+from bench.rtl_repair.methods import Method, Shape, repair, scores, session
 from bench.rtl_repair.report import RANDOM, SESSION, Report, Row, entry_of, row, row_of, shares, table
 from bench.traces.recording import SUFFIX, RecordingModel, save_trace
 from bench.training.rtl import taught
@@ -38,22 +36,18 @@ from examples.by_agent import ByAgent, usage_by_agent
 from examples.rtl_repair.bugs import Bug, suite
 from examples.rtl_repair.designs import all_designs
 from examples.rtl_repair.tools import ToolsMissing, require_tools
-from hive import Client, HttpClient, ModelError
-from hive.server.embedded_model import EmbeddedModelError
-from hive.server.server_process import ServerDied
+from hive import Arm, Case, Client, HttpClient, acompare
 
 QUICK_METHODS = (Method.DIRECT, Method.BEST_OF_N, Method.TOT)
 QUICK_MINUTES = 8.0
 RESERVE_S = 30.0
-FAILURES = (
-    *(BenchError, EmbeddedModelError, FileNotFoundError, ModelError, ServerDied, ToolsMissing, ValueError),
-)
-"""Of servers and of what they serve; anything else is a fault of the bench."""
 QUICK_BUGS, BUGS = 16, 44
 QUICK_LOTS, LOTS = 10, 20
 QUICK_BRANCHING, BRANCHING = 3, 4
 BREADTH = 2
 LOOKUPS = 2
+RANDOM_SESSIONS = 16
+"""Random searches at once: what takes time is simulated in other processes."""
 BUGS_PER_SESSION = 8
 PATCHER = "Patcher"
 """The agent that has an adapter."""
@@ -169,47 +163,46 @@ def _settings(run: Run) -> Settings:
     )
 
 
-async def compare(
+async def compared(
     models: Mapping[str, Mapping[Method, Client]], settings: Settings, console: Console
 ) -> tuple[list[Bug], list[Row]]:
     """All methods with all models, by what rows call them, on the same bugs: those for which there was time, and the
     rows."""
     # With other seeds, or many bugs, there would be some among them that the Patcher's lessons were about.
     bugs = await suite(settings.bugs, settings.seed, without={studied.bug.source for studied in taught()})
-    done: dict[tuple[str, Method], list[Attempt]] = defaultdict(list)
-    wall_s: dict[tuple[str, Method], float] = defaultdict(float)
-    pace = Pace(settings.deadline)
-    for first in range(0, len(bugs), settings.sessions):
-        if not pace.goes_on():
-            bugs = bugs[:first]
-            break
-        # All methods take their turn with some bugs, so that a run that is out of time has asked all the same.
-        some = bugs[first : first + settings.sessions]
-        more: dict[str, Any] = {"seed": settings.seed + first}
-        at_once = {"sessions": settings.sessions, "lookups": settings.lookups}
-        for method in settings.methods:
-            for name, by_method in models.items():
-                made, seconds = await attempts(
-                    some, method, settings.shape, by_method[method], **at_once, **more
-                )
-                for attempt in made:
-                    bug, outcome = attempt.bug, "repairs it" if attempt.solved else "fails"
-                    console.print(
-                        f"{bug.design}, line {bug.line}, {bug.kind}: {name}, {method} {outcome} "
-                        f"({attempt.patches} patches)",
-                        highlight=False,
-                    )
-                done[name, method] += made
-                wall_s[name, method] += seconds
-            drawn, seconds = await random_searches(some, method, settings.shape, lots=settings.lots, **more)
-            done[RANDOM, method] += drawn
-            wall_s[RANDOM, method] += seconds
+    pairs = [(who, method) for method in settings.methods for who in (*models, RANDOM)]
+
+    def say(case: Case) -> None:
+        if not case.arm.startswith(RANDOM):
+            bug, outcome = bugs[case.item], "repairs it" if case.scores["solved"] else "fails"
+            what = f"{case.arm} {outcome} ({case.scores['patches']} patches)"
+            console.print(f"{bug.design}, line {bug.line}, {bug.kind}: {what}", highlight=False)
+
+    of = partial(repair, shape=settings.shape, lookups=settings.lookups)
+    found = await acompare(
+        {
+            f"{who}, {method}": Arm(partial(of, method=method, model=models[who][method]))
+            if who in models
+            else Arm(
+                program=partial(of, method=method, model=None),
+                repeat=settings.lots,
+                concurrency=RANDOM_SESSIONS,
+            )
+            for who, method in pairs
+        },
+        # Arms take turns with some bugs, so that a run that is out of time has asked all the same.
+        Pace(settings.deadline).take(bugs, settings.sessions),
+        scores,
+        seed=settings.seed,
+        concurrency=settings.sessions,
+        on_case=say,
+        on_error="raise",
+    )
     rows = [
-        row_of(who, method, done[who, method], bugs, settings.shape.budget(method), wall_s[who, method])
-        for method in settings.methods
-        for who in (*models, RANDOM)
+        row_of(who, method, tried, bugs, settings.shape.budget(method))
+        for (who, method), tried in zip(pairs, found.arms.values(), strict=True)
     ]
-    return bugs, rows
+    return bugs[: len(rows[0].by_task)], rows
 
 
 async def keep_going(model: Client, name: str, settings: Settings) -> tuple[list[Bug], list[Row]]:
@@ -234,13 +227,15 @@ async def keep_going(model: Client, name: str, settings: Settings) -> tuple[list
             for number, bugs in enumerate(chosen)
         )
     )
+    repaired = [[number < len(outcome.repairs)] for _, outcome in runs for number in range(outcome.bugs)]
     one = row(
         name,
         method=SESSION,
         search=None,
         patches_allowed=rounds,
-        solved=sum(len(outcome.repairs) for _, outcome in runs),
-        tasks=sum(outcome.bugs for _, outcome in runs),
+        solved=sum(map(sum, repaired)),
+        tasks=len(repaired),
+        rate=share(repaired),
         patches=sum(outcome.patches for _, outcome in runs),
         wall_s=time.monotonic() - began,
         agents=usage_by_agent(result.totals.agents for result, _ in runs),
@@ -271,9 +266,9 @@ def main(argv: Sequence[str] | None = None) -> None:
                     }
                     for player in settings.players
                 }
-                work = compare(models, settings, run.console)
+                work = compared(models, settings, run.console)
             bugs, rows = asyncio.run(work)
-    except FAILURES as error:
+    except (*FAILURES, ToolsMissing) as error:
         raise SystemExit(f"bench: {error}") from None
     report = Report(
         **run.how_made(),

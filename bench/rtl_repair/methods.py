@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from examples.random_model import random_model
 from examples.rtl_repair.agents import NOT_OFFERED, PATCH, Outcome, Rules, decision
 from examples.rtl_repair.bugs import Bug
 from examples.rtl_repair.designs import design
-from hive import MCTS, BestOfN, Client, ModelError, Once, RunResult, Supervisor, TreeOfThoughts, Usage, arun
+from hive import MCTS, BestOfN, Client, ModelError, Once, RunResult, Supervisor, TreeOfThoughts, arun
 
 _WORKERS: Final = 4
 """Simulations of Monte Carlo tree search that run at once."""
@@ -84,42 +83,28 @@ class Shape:
                 return self.rounds
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """The outcome of one bug."""
+async def repair(
+    bug: Bug, *, method: Method, shape: Shape, model: Client | None, seed: int, lookups: int = 2
+) -> RunResult[Outcome]:
+    """Try to repair a bug; without a model with random patches, of which looking at things makes no better ones.
 
-    bug: Bug
-    solved: bool
-    patches: int
-    """Patches tried, in all branches."""
-    tokens_generated: int
-    tokens_replayed: int
-    wall_s: float
-    agents: dict[str, Usage]
-
-
-async def attempt(
-    bug: Bug, method: Method, shape: Shape, model: Client, *, seed: int, lookups: int = 2
-) -> Attempt:
-    """Try to repair a bug. `lookups` is how often Decision may have something looked at before each patch."""
-    result = await arun(
+    `lookups` is how often Decision may have something looked at before each patch.
+    """
+    return await arun(
         decision,
         design(bug.design),
         [bug],
-        Rules(patches=shape.patches_in_a_row(method), lookups=lookups),
-        model=model,
+        Rules(patches=shape.patches_in_a_row(method), lookups=lookups if model else 0),
+        model=model or random_model(),
         seed=seed,
         supervisor=shape.supervisor(method),
     )
-    return Attempt(
-        bug=bug,
-        solved=result.best is not None,
-        patches=_patches(result),
-        tokens_generated=result.totals.tokens_generated,
-        tokens_replayed=result.totals.tokens_replayed,
-        wall_s=result.totals.wall_s,
-        agents=result.totals.agents,
-    )
+
+
+def scores(_: Bug, result: RunResult[Outcome]) -> dict[str, int]:
+    """Whether a bug was repaired, and how many patches were tried, in all branches."""
+    tried = sum(node.fired for node in result.tree.nodes if node.name == PATCH)
+    return {"solved": result.best is not None, "patches": tried}
 
 
 async def session(
@@ -135,30 +120,3 @@ async def session(
         # A session that keeps going has no other reason to fail.
         raise ModelError(NOT_OFFERED)
     return result, result.value
-
-
-async def attempts(
-    bugs: Sequence[Bug],
-    method: Method,
-    shape: Shape,
-    model: Client,
-    *,
-    seed: int,
-    sessions: int,
-    lookups: int = 2,
-) -> tuple[list[Attempt], float]:
-    """Try to repair all bugs, `sessions` at once; also the seconds that it took."""
-    slots = asyncio.Semaphore(sessions)
-
-    async def one(number: int, bug: Bug) -> Attempt:
-        async with slots:
-            return await attempt(bug, method, shape, model, seed=seed + number, lookups=lookups)
-
-    began = time.monotonic()
-    done = await asyncio.gather(*(one(number, bug) for number, bug in enumerate(bugs)))
-    return done, time.monotonic() - began
-
-
-def _patches(result: RunResult[Outcome]) -> int:
-    """How often the state `patch` was fired."""
-    return sum(node.fired for node in result.tree.nodes if node.name == PATCH)

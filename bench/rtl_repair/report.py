@@ -10,12 +10,11 @@ from rich.table import Table
 
 from bench.harness import tables
 from bench.harness.command import HowMade
-from bench.harness.statistics import Share, wilson
-from bench.rtl_repair.methods import Attempt, Method
+from bench.harness.statistics import Share, share_of, total
+from bench.rtl_repair.methods import Method
 from bench.training.rtl import HELD_OUT
-from examples.by_agent import usage_by_agent
 from examples.rtl_repair.bugs import Bug
-from hive import Usage
+from hive import Estimate, Evaluation, Usage
 
 RANDOM = "random"
 """The method of the random baseline, and what stands for its model."""
@@ -92,36 +91,34 @@ class Report(HowMade):
     rows: list[Row]
 
 
-def row(model: str, *, tasks: int, solved: int, agents: dict[str, Usage], **fields: Any) -> Row:
+def row(model: str, *, rate: Estimate, agents: dict[str, Usage], **fields: Any) -> Row:
     """A row of what was counted, with the rest of its ``fields``; sums are those of the agents."""
-    low, high = wilson(solved, tasks)
-    rates = {"rate": solved / tasks if tasks else 0.0, "rate_low": low, "rate_high": high}
+    rates = {"rate": rate.value, "rate_low": rate.low, "rate_high": rate.high}
     used = Usage.sum(agents.values()).model_dump()
-    return Row(model=model, tasks=tasks, solved=solved, agents=agents, **rates, **used, **fields)
+    return Row(model=model, agents=agents, **rates, **used, **fields)
 
 
-def row_of(
-    model: str, search: Method, attempts: Sequence[Attempt], bugs: Sequence[Bug], allowed: int, wall_s: float
-) -> Row:
-    """The row of a method's attempts; those of the random baseline have no model."""
+def row_of(model: str, search: Method, tried: Evaluation, bugs: Sequence[Bug], allowed: int) -> Row:
+    """The row of a method's searches; those of the random baseline have no model."""
     is_random = model == RANDOM
-    unknown = [attempt for attempt in attempts if attempt.bug.design in HELD_OUT]
+    unknown = [case for case in tried.cases if bugs[case.item].design in HELD_OUT]
     return row(
         model,
         method=RANDOM if is_random else search,
         search=search,
         patches_allowed=allowed,
-        solved=sum(attempt.solved for attempt in attempts),
-        tasks=len(attempts),
-        patches=sum(attempt.patches for attempt in attempts),
-        wall_s=wall_s,
+        solved=total(tried.cases, "solved"),
+        tasks=len(tried.cases),
+        rate=share_of(tried, "solved"),
+        patches=total(tried.cases, "patches"),
+        wall_s=tried.totals.wall_s,
         # Random answers are no requests, and have no tokens.
-        agents={} if is_random else usage_by_agent(attempt.agents for attempt in attempts),
-        held_out_solved=sum(attempt.solved for attempt in unknown),
+        agents={} if is_random else tried.totals.agents,
+        held_out_solved=total(unknown, "solved"),
         held_out_tasks=len(unknown),
         by_task=[
-            TaskEntry(bug=bugs.index(attempt.bug), solved=attempt.solved, patches=attempt.patches)
-            for attempt in attempts
+            TaskEntry(bug=case.item, solved=bool(case.scores["solved"]), patches=int(case.scores["patches"]))
+            for case in tried.cases
             if not is_random
         ],
     )
@@ -136,19 +133,8 @@ def entry_of(bug: Bug) -> BugEntry:
 def table(report: Report) -> Table:
     """The rows for a terminal: every search beside the same one with random patches."""
     headings = (
-        *(
-            "method",
-            "model",
-            "patches",
-            "repaired",
-            "held out",
-            "rate",
-            "95%",
-            "requests",
-            "tokens",
-            "replayed",
-        ),
-        "time",
+        *("method", "model", "patches", "repaired", "held out", "rate"),
+        *("95%", "requests", "tokens", "replayed", "time"),
     )
     cells = []
     for row in report.rows:

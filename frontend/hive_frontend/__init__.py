@@ -41,6 +41,9 @@ if TYPE_CHECKING:
         SupervisorError,
         ToolTimeout,
     )
+    from hive_frontend.evaluation.estimates import Estimate
+    from hive_frontend.evaluation.report import Case, Comparison, Evaluation
+    from hive_frontend.evaluation.runner import Arm, acompare, aevaluate, compare, evaluate
     from hive_frontend.operation import fail, score
     from hive_frontend.operations.budget import Budget
     from hive_frontend.operations.call import gather, gen
@@ -53,7 +56,6 @@ if TYPE_CHECKING:
     from hive_frontend.runtime import arun, run
     from hive_frontend.search.events import Event, Piece, Progress
     from hive_frontend.search.run_result import Result, RunResult
-    from hive_frontend.search.search_tree import SearchTree, TreeNode
     from hive_frontend.search.session import Session
     from hive_frontend.search.totals import Totals, Usage
     from hive_frontend.streaming import Stream, stream
@@ -67,12 +69,13 @@ if TYPE_CHECKING:
     from hive_frontend.supervisors.state import Ask, Decision, Drop, Fire, State, best_first
     from hive_frontend.supervisors.tree_of_thoughts import TreeOfThoughts
     from hive_frontend.supervisors.vote import Vote
+    from hive_frontend.tree import SearchTree, TreeNode, render_tree, write_tree
     from hive_frontend.views.live import LiveView
-    from hive_frontend.views.tree import render_tree, write_tree
 
 __all__ = [
     "MCTS",
     "Agent",
+    "Arm",
     "Ask",
     "Beam",
     "BestOfN",
@@ -81,14 +84,18 @@ __all__ = [
     "BudgetExceeded",
     "CachedMessage",
     "CallTimeout",
+    "Case",
     "Child",
     "ChildEnded",
     "Client",
+    "Comparison",
     "CompileError",
     "Completion",
     "Decision",
     "Dialogue",
     "Drop",
+    "Estimate",
+    "Evaluation",
     "Event",
     "Fire",
     "FlowGraph",
@@ -129,11 +136,15 @@ __all__ = [
     "Usage",
     "Vote",
     "Workspace",
+    "acompare",
+    "aevaluate",
     "agent",
     "arun",
     "best_first",
     "choose",
+    "compare",
     "decode",
+    "evaluate",
     "fail",
     "gather",
     "gen",
@@ -162,6 +173,9 @@ _NAMES_OF = {
     "compiler.flow_graph": "FlowGraph",
     "errors": "BranchFailed BudgetExceeded ChildEnded CompileError ForkError HiveError "
     "JournalError ModelError NoModelError SupervisorError ToolTimeout",
+    "evaluation.estimates": "Estimate",
+    "evaluation.report": "Case Comparison Evaluation",
+    "evaluation.runner": "Arm acompare aevaluate compare evaluate",
     "operation": "fail score",
     "operations.budget": "Budget",
     "operations.call": "gather gen",
@@ -174,7 +188,6 @@ _NAMES_OF = {
     "runtime": "arun run",
     "search.events": "Event Piece Progress",
     "search.run_result": "Result RunResult",
-    "search.search_tree": "SearchTree TreeNode",
     "search.session": "Session",
     "search.totals": "Totals Usage",
     "streaming": "Stream stream",
@@ -188,8 +201,8 @@ _NAMES_OF = {
     "supervisors.state": "Ask Decision Drop Fire State best_first",
     "supervisors.tree_of_thoughts": "TreeOfThoughts",
     "supervisors.vote": "Vote",
+    "tree": "SearchTree TreeNode render_tree write_tree",
     "views.live": "LiveView",
-    "views.tree": "render_tree write_tree",
 }
 _HOMES = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iter
 from types import FunctionType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from hive_frontend import telemetry
 from hive_frontend.client.contract import Client
 from hive_frontend.client.http.client import HttpClient
 from hive_frontend.compiler import Program, program_of
@@ -100,7 +101,15 @@ class Agent(Generic[P, R]):
         if session is None:
             return await self.call(*args, **kwargs)
         assert isinstance(session, Session)
-        with entered(NativeScope(session, self.caller(session), session.new_root())):
+        attributes = {
+            "gen_ai.provider.name": "hive",
+            "gen_ai.agent.name": self.name,
+            "gen_ai.conversation.id": session.id,
+        }
+        with (
+            entered(NativeScope(session, self.caller(session), session.new_root())),
+            telemetry.span("invoke_agent", self.name, attributes),
+        ):
             return await self.call(*args, **kwargs)
 
     @overload
@@ -137,13 +146,18 @@ class Agent(Generic[P, R]):
 
     def check_keywords(self, positional: int, words: Iterable[str]) -> None:
         """Raise `TypeError` if a keyword given to `run` is also the name of a parameter of the agent."""
-        names = [*self._signature.parameters][len(self._instance) + positional :]
+        names = [parameter.name for parameter in self.parameters[positional:]]
         for word in words:
             if word in names:
                 raise TypeError(
                     f"{word}= is a parameter of both run and agent {self.name}{self._signature}: pass the agent's "
                     "by position, or rename it"
                 )
+
+    @property
+    def parameters(self) -> list[inspect.Parameter]:
+        """The parameters that a call gives, without a bound instance."""
+        return [*self._signature.parameters.values()][len(self._instance) :]
 
     @property
     def is_generator(self) -> bool:

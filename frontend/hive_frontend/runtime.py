@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
 from typing import Any, ParamSpec, TypeVar, cast
 
-from hive_frontend import telemetry
 from hive_frontend.agents import Agent
 from hive_frontend.client.contract import Client
 from hive_frontend.client.http.transport import Transport
@@ -129,19 +128,8 @@ async def arun(
                 }
             )
         search = Run(agent, session, chosen, listeners, max_concurrency, on_error)
-        with telemetry.span(
-            "run", agent.name, session=session.id, seed=str(session.seed), supervisor=type(chosen).__name__
-        ) as span:
-            async with session:
-                await search.search(arguments)
-            totals = session.totals
-            span.set(
-                results=len(search.results),
-                states_fired=search.fired,
-                requests=totals.requests,
-                tokens_generated=totals.tokens_generated,
-                tokens_replayed=totals.tokens_replayed,
-            )
+        async with session:
+            await search.search(arguments)
     best = search.best_unfinished
     return RunResult(
         results=tuple(Result(state.value, state.score, state.id) for state in search.results),
@@ -154,15 +142,11 @@ async def arun(
     )
 
 
-def _synchronous(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Return `run`, which takes the arguments of `work`."""
+def synchronous(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Return `run` for `arun`: it takes the arguments of `work`."""
 
     @functools.wraps(work, assigned=("__module__",))
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `arun` from synchronous code, on uvloop's event loop if uvloop is installed.
-
-        If an event loop is already running, as in a notebook, the search runs in a separate thread.
-        """
         running: list[asyncio.Task[Any]] = []
 
         async def search() -> T:
@@ -185,11 +169,15 @@ def _synchronous(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
             return in_new_loop()
         return _in_thread(in_new_loop, running)
 
-    run.__qualname__ = "run"
+    run.__name__ = run.__qualname__ = work.__name__.removeprefix("a")
+    run.__doc__ = (
+        f"Run `{work.__name__}` from synchronous code, on uvloop's event loop if uvloop is installed.\n\n"
+        "If an event loop is already running, as in a notebook, the work is done in a separate thread."
+    )
     return run
 
 
-run = _synchronous(arun)
+run = synchronous(arun)
 
 
 def _in_thread(work: Callable[[], R], running: list[asyncio.Task[Any]]) -> R:

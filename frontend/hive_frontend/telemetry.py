@@ -1,13 +1,14 @@
-"""OpenTelemetry spans for runs, searches, steps and model requests.
+"""OpenTelemetry spans for agents, steps, tools and model calls.
 
-Spans are recorded if `opentelemetry-api` is installed (`hive[otel]`) and the program has set up a tracer provider;
-otherwise `span` does nothing. They hold names, numbers and ids, but never a prompt, an answer, or the message of an
-error, which may quote one.
+Names and attributes are those of OpenTelemetry's semantic conventions for generative AI (`gen_ai.*`). What these have
+no name for is under `hive.*`. Spans are recorded if `opentelemetry-api` is installed (`hive[otel]`) and the program has
+set up a tracer provider; otherwise `span` does nothing. They hold names, numbers and ids, but never a prompt, an
+answer, the argument of a tool, or the message of an error, which may quote one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import Context
 from typing import Any, Literal
@@ -21,7 +22,11 @@ try:
 except ImportError:
     _otel = _otel_context = None
 
-Value = str | int | float | bool | None
+Value = str | int | float | bool | Sequence[str] | None
+Operation = Literal["invoke_agent", "execute_tool", "chat", "text_completion", "step"]
+"""What a span is about: an operation of the conventions or, for `step`, of Hive."""
+
+_TO_SERVERS = ("chat", "text_completion")
 
 
 class Span:
@@ -32,12 +37,10 @@ class Span:
     def __init__(self, span: Any = None) -> None:
         self._span = span
 
-    def set(self, **attributes: Value) -> None:
-        """Set attributes of the span, each prefixed with `hive.`; None is left out."""
+    def set(self, attributes: Mapping[str, Value]) -> None:
+        """Set attributes of the span; None is left out."""
         if self._span is not None:
-            for name, value in attributes.items():
-                if value is not None:
-                    self._span.set_attribute(f"hive.{name}", value)
+            self._span.set_attributes(_known(attributes))
 
 
 _NOTHING = nullcontext(Span())
@@ -49,32 +52,38 @@ def active() -> bool:
 
 
 def span(
-    kind: Literal["run", "search", "step", "request"], name: str, **attributes: Value
+    operation: Operation, name: str | None, attributes: Mapping[str, Value]
 ) -> AbstractContextManager[Span]:
-    """Open a span named `"KIND NAME"` for the duration of the context, as a child of the current span.
+    """Open a span named `"OPERATION NAME"` for the duration of the context, as a child of the current span.
 
     An error that leaves the context sets the span's status and its `error.type`. A branch that fails or is cancelled is
     a normal part of a search: its span gets the `error.type` but no error status.
     """
-    return _span(kind, name, attributes) if active() else _NOTHING
+    return _span(operation, name, attributes) if active() else _NOTHING
 
 
 @contextmanager
-def _span(kind: str, name: str, attributes: Mapping[str, Value]) -> Iterator[Span]:
-    tracer = _otel.get_tracer("hive")
-    span_kind = _otel.SpanKind.CLIENT if kind == "request" else _otel.SpanKind.INTERNAL
-    with tracer.start_as_current_span(
-        f"{kind} {name}", kind=span_kind, record_exception=False, set_status_on_exception=False
+def _span(operation: Operation, name: str | None, attributes: Mapping[str, Value]) -> Iterator[Span]:
+    own = {} if operation == "step" else {"gen_ai.operation.name": operation}
+    with _otel.get_tracer("hive").start_as_current_span(
+        operation if name is None else f"{operation} {name}",
+        kind=_otel.SpanKind.CLIENT if operation in _TO_SERVERS else _otel.SpanKind.INTERNAL,
+        # At creation, because samplers see only these.
+        attributes={**own, **_known(attributes)},
+        record_exception=False,
+        set_status_on_exception=False,
     ) as otel_span:
-        opened = Span(otel_span)
-        opened.set(**attributes)
         try:
-            yield opened
+            yield Span(otel_span)
         except BaseException as error:
             otel_span.set_attribute("error.type", type(error).__name__)
             if isinstance(error, Exception):
                 otel_span.set_status(_otel.StatusCode.ERROR)
             raise
+
+
+def _known(attributes: Mapping[str, Value]) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 def make_current_in(context: Context) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bench.game24.methods import Attempt, Method, Shape, attempt, attempts, random_attempts
+from bench.game24.methods import Method, Shape, play, scores
 from bench.game24.report import RANDOM, Report, row_of, table
 from examples.by_agent import ByAgent
 from examples.game24 import prompts
@@ -19,7 +20,7 @@ from examples.game24.players import PROPOSER, VALUER, Player, at_server
 from examples.game24.puzzles import COUNT, Puzzle, puzzles
 from examples.game24.random_baseline import random_model
 from examples.game24.rules import is_solved, legal_steps, numbers_of, solvable, solve, successors
-from hive import Request, Usage
+from hive import Case, Evaluation, Request, Totals, Usage, acompare, aevaluate
 from hive.testing import FunctionModel
 
 HOPELESS = Puzzle(0, numbers_of((1, 1, 1, 1)), luck=puzzles(0, 1)[0].luck)
@@ -39,6 +40,28 @@ def knows(request: Request) -> str:
     return str((good or legal_steps(numbers))[request.sample % len(good or legal_steps(numbers))])
 
 
+async def attempt(
+    puzzle: Puzzle, method: Method, shape: Shape, player: Player, model: FunctionModel | None, *, seed: int
+) -> Case:
+    """The case of one puzzle; without a model, of a random search."""
+    program = partial(play, method=method, shape=shape, player=player, model=model)
+    played = await aevaluate(program, [puzzle], scores, seed=seed, on_error="raise")
+    return played.cases[0]
+
+
+async def random_attempts(
+    puzzle: Puzzle, method: Method, shape: Shape, *, seed: int, lots: int
+) -> list[Case]:
+    program = partial(play, method=method, shape=shape, player=Player.BASE, model=None)
+    played = await aevaluate(program, [puzzle], scores, seed=seed, repeat=lots, on_error="raise")
+    return played.cases
+
+
+def outcome(case: Case) -> tuple[object, ...]:
+    """All that does not tell how long it took."""
+    return case.value, case.scores, case.usage.agents
+
+
 def judges(request: Request) -> str:
     """Proposes by lot, and judges as one who knows."""
     if request.agent == VALUER:
@@ -53,16 +76,19 @@ def judges(request: Request) -> str:
 async def test_who_knows_the_game_solves_everything(method: Method, player: Player) -> None:
     for puzzle in (*puzzles(900, 903), *puzzles(COUNT - 2, COUNT)):
         done = await attempt(puzzle, method, Shape(), player, FunctionModel(knows), seed=1)
-        assert done.solved
+        assert done.scores["solved"]
         # Alike for both: only prompts differ.
-        assert done.proposals <= Shape().budget(method)
+        assert done.scores["proposals"] <= Shape().budget(method)
 
 
 async def test_a_judge_who_knows_makes_the_difference_to_proposals_by_lot() -> None:
     some = puzzles(900, 920)
-    judged, _ = await attempts(some, Method.TOT, Shape(), Player.ROLES, FunctionModel(judges), seed=0)
-    lots = [await random_attempts(puzzle, Method.TOT, Shape(), seed=0, lots=1) for puzzle in some]
-    assert sum(done.solved for done in judged) > sum(done.solved for (done,) in lots)
+    judging = partial(
+        play, method=Method.TOT, shape=Shape(), player=Player.ROLES, model=FunctionModel(judges)
+    )
+    drawing = partial(play, method=Method.TOT, shape=Shape(), player=Player.BASE, model=None)
+    found = await acompare({"lots": drawing, "judged": judging}, some, scores, on_error="raise")
+    assert found.difference("judged", "lots", "solved").value > 0
 
 
 @settings(max_examples=40, deadline=None)
@@ -80,13 +106,13 @@ async def test_a_judge_who_knows_makes_the_difference_to_proposals_by_lot() -> N
 )
 def test_no_method_proposes_more_than_it_may(method: Method, shape: Shape, puzzle: Puzzle, seed: int) -> None:
     (done,) = asyncio.run(random_attempts(puzzle, method, shape, seed=seed, lots=1))
-    assert done.proposals <= shape.budget(method)
-    assert done.proposals == done.agents[PROPOSER].requests
-    assert 0 <= done.duplicates < done.proposals
-    judgements = done.agents.get(VALUER, Usage()).requests
-    assert judgements <= shape.votes_of(method) * done.proposals
+    assert done.scores["proposals"] <= shape.budget(method)
+    assert done.scores["proposals"] == done.usage.agents[PROPOSER].requests
+    assert 0 <= done.scores["duplicates"] < done.scores["proposals"]
+    judgements = done.usage.agents.get(VALUER, Usage()).requests
+    assert judgements <= shape.votes_of(method) * done.scores["proposals"]
     if puzzle is HOPELESS:
-        assert not done.solved
+        assert not done.scores["solved"]
 
 
 async def test_budgets_are_alike_and_used_up_where_nothing_is_found() -> None:
@@ -98,18 +124,20 @@ async def test_budgets_are_alike_and_used_up_where_nothing_is_found() -> None:
         (lot,) = await random_attempts(HOPELESS, method, shape, seed=1, lots=1)
         model = random_model(distinct=shape.distinct_in(method))
         told = await attempt(HOPELESS, method, shape, Player.ROLES, model, seed=1)
-        assert lot.proposals == told.proposals
+        assert lot.scores["proposals"] == told.scores["proposals"]
         # Whole games do not make 35, and of some positions there are fewer steps than proposals.
-        assert shape.budget(method) - 3 < lot.proposals <= shape.budget(method)
+        assert shape.budget(method) - 3 < lot.scores["proposals"] <= shape.budget(method)
 
 
 @pytest.mark.parametrize("method", Method)
 async def test_a_model_that_draws_by_lot_is_the_random_arm(method: Method) -> None:
     puzzle, shape = puzzles(300, 301)[0], Shape(votes=1)
     lots = await random_attempts(puzzle, method, shape, seed=5, lots=3)
-    assert lots == await random_attempts(puzzle, method, shape, seed=5, lots=3)
+    again = await random_attempts(puzzle, method, shape, seed=5, lots=3)
+    assert [*map(outcome, lots)] == [*map(outcome, again)]
     model = random_model(distinct=shape.distinct_in(method))
-    assert lots[0] == await attempt(puzzle, method, shape, Player.BASE, model, seed=5 + puzzle.rank)
+    told = await attempt(puzzle, method, shape, Player.BASE, model, seed=5)
+    assert outcome(lots[0]) == outcome(told)
 
 
 @pytest.mark.parametrize("method", SEARCHES)
@@ -118,7 +146,7 @@ async def test_what_is_drawn_without_replacement_is_not_repeated(method: Method)
     for distinct in (False, True):
         shape = Shape(distinct=distinct)
         lots = [await random_attempts(puzzle, method, shape, seed=0, lots=4) for puzzle in puzzles(900, 905)]
-        repeated.append(sum(done.duplicates for of_puzzle in lots for done in of_puzzle))
+        repeated.append(sum(done.scores["duplicates"] for of_puzzle in lots for done in of_puzzle))
     # A position of two numbers has six steps at the most; who is there a second time must repeat some.
     assert repeated[1] < repeated[0] / 2
 
@@ -137,7 +165,7 @@ async def test_every_agent_asks_its_own_model() -> None:
     done = await attempt(puzzles(900, 901)[0], Method.TOT, Shape(), Player.ROLES, ByAgent(models), seed=1)
     for agent, model in models.items():
         assert {call.agent for call in model.calls} == {agent}
-        assert len(model.calls) == done.agents[agent].requests
+        assert len(model.calls) == done.usage.agents[agent].requests
         assert model.agents == [agent]
         assert len(model.ended) == 1
 
@@ -151,21 +179,32 @@ def usage(requests: int) -> Usage:
     return Usage(requests=requests, tokens_generated=2 * requests, tokens_replayed=requests)
 
 
-def done(puzzle: Puzzle, solved: bool, **agents: Usage) -> Attempt:
-    return Attempt(puzzle, solved, proposals=10, duplicates=1, agents=agents)
-
-
-def searches(flags: Sequence[Sequence[bool]]) -> list[list[Attempt]]:
-    return [
-        [done(puzzle, flag, proposer=usage(10), valuer=usage(3)) for flag in of_puzzle]
-        for puzzle, of_puzzle in zip(puzzles(900, 900 + len(flags)), flags, strict=True)
-    ]
+def searches(flags: Sequence[Sequence[bool]]) -> Evaluation:
+    agents = {"proposer": usage(10), "valuer": usage(3)}
+    return Evaluation(
+        name="searches",
+        cases=[
+            Case(
+                arm="searches",
+                item=item,
+                repetition=repetition,
+                seed=0,
+                scores={"solved": flag, "proposals": 10, "duplicates": 1},
+                started=item,
+                seconds=1,
+                usage=Totals(**dict(Usage.sum(agents.values())), agents=agents),
+            )
+            for item, of_puzzle in enumerate(flags)
+            for repetition, flag in enumerate(of_puzzle)
+        ],
+    )
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=5))
 def test_rows_add_up(flags: list[list[bool]]) -> None:
     firsts = [of_puzzle[:1] for of_puzzle in flags]
-    row = row_of("small", Method.TOT, searches(firsts), allowed=35, wall_s=2.0)
+    some = puzzles(900, 905)
+    row = row_of("small", Method.TOT, searches(firsts), some, allowed=35)
     assert (row.model, row.method, row.search, row.tasks) == ("small", "tot", "tot", len(flags))
     assert row.solved == sum(first for (first,) in firsts)
     assert row.share == row.solved / row.tasks
@@ -173,7 +212,8 @@ def test_rows_add_up(flags: list[list[bool]]) -> None:
         len(flags) * count for count in (13, 26, 13)
     )
     assert (row.proposals, row.duplicates) == (10 * row.tasks, row.tasks)
-    lots = row_of(RANDOM, Method.TOT, searches(flags), allowed=35, wall_s=2.0)
+    assert row.wall_s == len(flags)
+    lots = row_of(RANDOM, Method.TOT, searches(flags), some, allowed=35)
     assert (lots.method, lots.search, lots.tasks, lots.solved) == ("random", "tot", row.tasks, row.solved)
     assert lots.share == pytest.approx(sum(map(sum, flags)) / (4 * len(flags)))
     assert (lots.requests, lots.tokens_generated, lots.agents) == (0, 0, {})
@@ -185,14 +225,15 @@ def test_rows_add_up(flags: list[list[bool]]) -> None:
 
 
 def test_without_any_time_there_are_rows_of_nothing() -> None:
-    row = row_of("small", Method.MCTS, [], allowed=35, wall_s=0.0)
+    row = row_of("small", Method.MCTS, searches([]), [], allowed=35)
     assert (row.tasks, row.solved, row.share, row.share_low, row.share_high) == (0, 0, 0.0, 0.0, 1.0)
 
 
 def test_the_table_shows_both_arms() -> None:
     flags = [[random.Random(number).random() < 0.5] * 2 for number in range(6)]
     rows = [
-        row_of(who, Method.TOT, searches(flags), allowed=35, wall_s=1.0) for who in ("small + roles", RANDOM)
+        row_of(who, Method.TOT, searches(flags), puzzles(900, 906), allowed=35)
+        for who in ("small + roles", RANDOM)
     ]
     report = Report(
         command="c", versions={}, machine={}, model="small", seconds=1, seed=0, concurrency=1, lots=2,

@@ -6,25 +6,25 @@ import asyncio
 import json
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from bench.harness.statistics import wilson
 from bench.rtl_repair import __main__ as command
-from bench.rtl_repair.methods import Attempt, Method, Shape, attempt, session
-from bench.rtl_repair.random_baseline import random_model, random_searches
+from bench.rtl_repair.methods import Method, Shape, repair, scores, session
 from bench.rtl_repair.report import RANDOM, Report, row_of, shares, table
 from bench.traces.recording import RecordingModel, load_trace
 from bench.training.rtl import taught
+from examples.random_model import random_model
 from examples.rtl_repair import prompts
 from examples.rtl_repair.bugs import Bug, suite
 from examples.rtl_repair.designs import all_designs, design
 from examples.rtl_repair.edits import apply
 from examples.rtl_repair.simulator import simulate
 from examples.rtl_repair.tools import ToolsMissing, missing_tools
-from hive import HttpClient, Request, Usage
+from hive import Case, Evaluation, HttpClient, Request, Totals, Usage, aevaluate
 from hive.server.server_process import ServerProcess
 from hive.testing import FunctionModel
 
@@ -64,12 +64,13 @@ def test_methods_may_try_equally_many_patches() -> None:
 @pytest.mark.parametrize("method", Method)
 async def test_every_method_repairs_with_a_model_that_knows(method: Method) -> None:
     (bug,) = await bugs_of_counter(1)
-    done = await attempt(bug, method, SMALL, oracle(bug), seed=1)
-    assert done.solved
+    result = await repair(bug, method=method, shape=SMALL, model=oracle(bug), seed=1)
+    found = scores(bug, result)
+    assert found["solved"]
     # Searches stop between batches.
     batch = {Method.BEST_OF_N: 3, Method.TOT: 3, Method.MCTS: 4}
-    assert done.patches <= batch.get(method, 1)
-    assert {"Decision", "Patcher"} <= set(done.agents)
+    assert found["patches"] <= batch.get(method, 1)
+    assert {"Decision", "Patcher"} <= set(result.totals.agents)
 
 
 @needs_tools
@@ -81,25 +82,25 @@ async def test_a_method_that_finds_nothing_uses_its_budget_up(method: Method) ->
         return next(choice for choice in request.sampling.choices if choice != str(bug.line))
 
     model = FunctionModel(never_right)
-    done = await attempt(bug, method, SMALL, model, seed=1, lookups=0)
-    assert not done.solved
-    assert done.patches == SMALL.budget(method)
+    result = await repair(bug, method=method, shape=SMALL, model=model, seed=1, lookups=0)
+    assert scores(bug, result) == {"solved": False, "patches": SMALL.budget(method)}
 
 
 @needs_tools
 async def test_at_random_some_bugs_are_repaired_and_always_the_same_ones() -> None:
     bugs = await bugs_of_counter(3)
     wide = Shape(branching=12, breadth=2, rounds=2)
-    first, _ = await random_searches(bugs, Method.TOT, wide, seed=1, lots=3)
-    again, _ = await random_searches(bugs, Method.TOT, wide, seed=1, lots=3)
-    assert [(done.bug, done.solved, done.patches) for done in first] == [
-        (done.bug, done.solved, done.patches) for done in again
+    program = partial(repair, method=Method.TOT, shape=wide, model=None)
+    first, again = [
+        await aevaluate(program, bugs, scores, seed=1, repeat=3, concurrency=16, on_error="raise")
+        for _ in range(2)
     ]
-    assert [done.bug for done in first] == bugs * 3
-    assert 0 < sum(done.solved for done in first) < len(first)
-    assert all(done.patches <= wide.patches for done in first)
+    assert [case.scores for case in first.cases] == [case.scores for case in again.cases]
+    assert [case.item for case in first.cases] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert 0 < sum(case.scores["solved"] for case in first.cases) < len(first.cases)
+    assert all(case.scores["patches"] <= wide.patches for case in first.cases)
     # Nobody is asked but the Patcher.
-    assert {name for done in first for name in done.agents} == {"Patcher"}
+    assert set(first.totals.agents) == {"Patcher"}
 
 
 @needs_tools
@@ -119,20 +120,38 @@ async def test_what_is_said_to_be_repaired_passes_its_testbench() -> None:
     assert repaired
 
 
-def done(bug: Bug, solved: bool, **agents: Usage) -> Attempt:
-    return Attempt(bug, solved, 3, 5, 1, 2.0, agents)
+def tried(bugs: list[Bug], agents: list[dict[str, Usage]], lots: int) -> Evaluation:
+    """Searches of which those of the first bug succeed."""
+    return Evaluation(
+        name="tried",
+        cases=[
+            Case(
+                arm="tried",
+                item=item,
+                repetition=repetition,
+                seed=0,
+                scores={"solved": item == 0, "patches": 3},
+                started=item,
+                seconds=2,
+                usage=Totals(agents=agents[item]),
+            )
+            for item in range(len(bugs))
+            for repetition in range(lots)
+        ],
+    )
 
 
 def test_rows_and_the_table() -> None:
-    one, two = (Bug("counter", "off_by_one", line, "a", "b", "") for line in (1, 2))
+    bugs = [Bug("counter", "off_by_one", line, "a", "b", "") for line in (1, 2)]
     usage = Usage(requests=2, tokens_generated=5, tokens_replayed=1)
-    made = [done(one, True, Viewer=usage, Patcher=usage), done(two, False, Patcher=usage)]
-    row = row_of("small", Method.TOT, made, [one, two], 12, 4.0)
+    agents = [{"Viewer": usage, "Patcher": usage}, {"Patcher": usage}]
+    row = row_of("small", Method.TOT, tried(bugs, agents, 1), bugs, 12)
     assert (row.model, row.method, row.tasks, row.solved, row.rate) == ("small", "tot", 2, 1, 0.5)
     assert (row.requests, row.tokens_generated, row.tokens_replayed, row.patches) == (6, 15, 3, 6)
     assert row.agents["Patcher"].requests == 4
+    assert row.wall_s == 3
     assert [(task.bug, task.solved) for task in row.by_task] == [(0, True), (1, False)]
-    lots = row_of(RANDOM, Method.TOT, made * 2, [one, two], 12, 1.0)
+    lots = row_of(RANDOM, Method.TOT, tried(bugs, agents, 2), bugs, 12)
     assert (lots.method, lots.search, lots.tasks, lots.solved, lots.requests) == ("random", "tot", 4, 2, 0)
     report = Report(
         command="c", versions={}, machine={}, model="small", seconds=1, seed=0, sessions=1, lookups=2, left_out=0,
@@ -147,20 +166,6 @@ def test_rows_and_the_table() -> None:
         ("tot", "small", 0.5),
         ("tot", "random", 0.5),
     ]
-
-
-@pytest.mark.parametrize(("solved", "tasks"), [(0, 0), (0, 5), (5, 5), (3, 10)])
-def test_intervals_hold_the_rate(solved: int, tasks: int) -> None:
-    low, high = wilson(solved, tasks)
-    assert 0 <= low <= (solved / tasks if tasks else 0.5) <= high <= 1
-    assert high - low > 0.3
-
-
-def test_no_interval_loses_its_rate_to_rounding() -> None:
-    for tasks in range(1, 101):
-        for solved in range(tasks + 1):
-            low, high = wilson(solved, tasks)
-            assert 0 <= low <= solved / tasks <= high <= 1
 
 
 def test_without_tools_the_command_says_how_to_get_them(

@@ -6,21 +6,27 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hive_frontend import (
+    Completion,
     HttpClient,
     ModelError,
     Session,
     TreeOfThoughts,
     agent,
+    decode,
     fail,
+    gather,
     gen,
+    prefill,
     run,
     score,
     spawn,
     telemetry,
+    tool,
 )
 from hive_frontend.client.contract import Request
 from hive_frontend.testing import FunctionModel, ScriptedModel
@@ -83,38 +89,121 @@ def answer(request: Request) -> str:
 def test_a_search_is_a_tree_of_spans(spans: InMemorySpanExporter, model: Any) -> None:
     result = run(writer, "rain", model=model(answer), seed=3)
     assert result.value == "good"
-    (root,) = named(spans, "run ")
+    (root,) = named(spans, "invoke_agent writer")
     assert root.parent is None
+    tokens = result.totals.tokens_generated
     assert root.attributes == {
-        "hive.session": result.session,
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.provider.name": "hive",
+        "gen_ai.agent.name": "writer",
+        "gen_ai.conversation.id": result.session,
+        "gen_ai.usage.output_tokens": tokens,
         "hive.seed": "3",
         "hive.supervisor": "TreeOfThoughts",
         "hive.results": 1,
+        "hive.dead": 1,
         "hive.states_fired": result.states_fired,
         "hive.requests": 3,
-        "hive.tokens_generated": result.totals.tokens_generated,
+        "hive.tokens_generated": tokens,
         "hive.tokens_replayed": 0,
     }
     assert {span.context.trace_id for span in spans.get_finished_spans()} == {root.context.trace_id}
-    outer, inner = named(spans, "search writer")[0], named(spans, "search critic")[0]
-    assert parent_of(spans, outer) is root
-    assert (outer.attributes["hive.finals"], outer.attributes["hive.dead"]) == (1, 1)
+    (inner,) = named(spans, "invoke_agent critic")
+    assert (inner.attributes["hive.results"], inner.attributes["hive.supervisor"]) == (1, "Once")
     drafts = named(spans, "step draft")
-    assert [parent_of(spans, step) for step in drafts] == [outer, outer]
-    assert {(step.attributes["hive.agent"], step.attributes["hive.firing"]) for step in drafts} == {
+    assert [parent_of(spans, step) for step in drafts] == [root, root]
+    assert {(step.attributes["gen_ai.agent.name"], step.attributes["hive.firing"]) for step in drafts} == {
         ("writer", 0),
         ("writer", 1),
     }
     spawned = parent_of(spans, inner)
     assert spawned.name.startswith("step ")
-    assert parent_of(spans, spawned) is outer
+    assert parent_of(spans, spawned) is root
     (judged,) = named(spans, "step judge")
     assert parent_of(spans, judged) is inner
-    requests = named(spans, "request ")
-    assert sorted(span.name for span in requests) == ["request draft", "request draft", "request judge"]
+    requests = named(spans, "chat")
+    assert sorted(span.attributes["hive.name"] for span in requests) == ["draft", "draft", "judge"]
     assert {parent_of(spans, span).name for span in requests} == {"step draft", "step judge"}
     assert all(span.kind is trace.SpanKind.CLIENT for span in requests)
-    assert {span.attributes["hive.sample"] for span in requests if span.name == "request draft"} == {0, 1}
+    assert all(
+        span.kind is trace.SpanKind.INTERNAL for span in spans.get_finished_spans() if span not in requests
+    )
+    drawn = [span.attributes for span in requests if span.attributes["hive.name"] == "draft"]
+    assert {attributes["hive.sample"] for attributes in drawn} == {0, 1}
+    seed = drawn[0]["gen_ai.request.seed"]
+    assert drawn[0] == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "custom",
+        "gen_ai.agent.name": "writer",
+        "gen_ai.conversation.id": result.session,
+        "gen_ai.output.type": "text",
+        "gen_ai.request.seed": seed,
+        "gen_ai.request.max_tokens": 256,
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.response.finish_reasons": ("stop",),
+        "gen_ai.usage.output_tokens": 1,
+        "hive.name": "draft",
+        "hive.state": "0",
+        "hive.sample": drawn[0]["hive.sample"],
+        "hive.tokens_generated": 1,
+        "hive.tokens_replayed": 0,
+    }
+
+
+def look_up(word: str) -> str:
+    if word == SECRET:
+        raise KeyError(word)
+    return word
+
+
+@agent(model="adapter")
+async def asks_tools() -> str:
+    words = await gather(tool(look_up, "a"), tool(look_up, "b", name="second"))
+    with suppress(KeyError):
+        await tool(look_up, SECRET)
+    decoded = await decode(parents=[await prefill("Once upon")], header="a")
+    return await gen("Go on", raw=True, stop=["\n"], top_p=0.9, top_k=5) + words[0] + decoded.text
+
+
+def test_tools_and_raw_prompts_have_spans(spans: InMemorySpanExporter) -> None:
+    run(asks_tools, model=FunctionModel(lambda request: "on"))
+    tools = named(spans, "execute_tool")
+    assert [span.name for span in tools] == [
+        "execute_tool look_up",
+        "execute_tool second",
+        "execute_tool look_up",
+    ]
+    assert tools[0].attributes == {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "look_up",
+        "gen_ai.tool.type": "function",
+        "gen_ai.agent.name": "asks_tools",
+    }
+    assert parent_of(spans, tools[0]).name.startswith("step ")
+    assert (tools[2].attributes["error.type"], tools[2].status.status_code) == (
+        "KeyError",
+        trace.StatusCode.ERROR,
+    )
+    raw = named(spans, "text_completion adapter")
+    assert len(raw) == 3
+    assert raw[-1].attributes["gen_ai.request.model"] == "adapter"
+    assert raw[-1].attributes["gen_ai.request.stop_sequences"] == ("\n",)
+    assert SECRET not in "".join(span.to_json() for span in spans.get_finished_spans())
+
+
+def test_names_are_those_of_the_conventions(spans: InMemorySpanExporter) -> None:
+    conventions = pytest.importorskip("opentelemetry.semconv._incubating.attributes.gen_ai_attributes")
+    known = {value for name, value in vars(conventions).items() if name.startswith("GEN_AI_")}
+    operations = {each.value for each in conventions.GenAiOperationNameValues}
+    run(writer, "rain", model=FunctionModel(answer), seed=3)
+    run(
+        asks_tools, model=FunctionModel(lambda request: Completion("on", 1, prompt_tokens=3, cached_tokens=2))
+    )
+    used = {name for span in spans.get_finished_spans() for name in span.attributes}
+    assert len(used) > 20
+    assert {name for name in used if not name.startswith("hive.")} <= known | {"error.type"}
+    named_so = {span.attributes.get("gen_ai.operation.name") for span in spans.get_finished_spans()}
+    assert named_so - {None} == {"invoke_agent", "execute_tool", "chat", "text_completion"} <= operations
 
 
 def test_spans_hold_no_words_of_prompts_answers_or_errors(spans: InMemorySpanExporter) -> None:
@@ -127,10 +216,10 @@ def test_spans_hold_no_words_of_prompts_answers_or_errors(spans: InMemorySpanExp
         run(writer, "rain", model=FunctionModel(breaks), seed=3)
     whole = json.dumps([json.loads(span.to_json()) for span in spans.get_finished_spans()])
     assert SECRET not in whole
-    (root,) = named(spans, "run ")
+    (root,) = named(spans, "invoke_agent writer")
     assert root.status.status_code is trace.StatusCode.ERROR
     assert root.attributes["error.type"] == "ModelError"
-    (judged,) = named(spans, "request judge")
+    (judged,) = [span for span in named(spans, "chat") if span.attributes["hive.name"] == "judge"]
     assert judged.status.status_code is trace.StatusCode.ERROR
 
 
@@ -167,7 +256,8 @@ async def test_a_request_carries_its_span_to_the_server(spans: InMemorySpanExpor
             ):
                 assert await critic("a text") == "x"
         context.detach(token)
-    (asked,) = named(spans, "request judge")
+    (asked,) = named(spans, "chat")
+    assert parent_of(spans, asked).name == "invoke_agent critic"
     sent = server.asked("/generate")[0].headers
     version, trace_id, span_id, flags = sent["traceparent"].split("-")
     assert (version, trace_id, span_id) == (
@@ -179,12 +269,14 @@ async def test_a_request_carries_its_span_to_the_server(spans: InMemorySpanExpor
     assert asked.context.trace_id == own.get_span_context().trace_id
     assert "baggage" not in sent
     assert (asked.attributes["hive.tokens_generated"], asked.attributes["hive.tokens_replayed"]) == (1, 1)
+    assert asked.attributes["gen_ai.usage.output_tokens"] == 2
+    assert asked.attributes["gen_ai.provider.name"] == "hive"
     assert bool(pieces) == streamed
 
 
 async def test_without_a_provider_there_are_no_spans_and_no_headers() -> None:
     assert not telemetry.active()
-    assert telemetry.span("run", "x") is telemetry.span("step", "y")
+    assert telemetry.span("invoke_agent", "x", {}) is telemetry.span("step", "y", {})
     async with Server(HIVE) as server, Session(HttpClient(server.url, attempts=1)):  # type: ignore[arg-type]
         await critic("a text")
     assert all("traceparent" not in request.headers for request in server.received)
@@ -196,8 +288,8 @@ import sys
 sys.modules["opentelemetry"] = None
 from hive_frontend import telemetry
 assert telemetry._otel is None and not telemetry.active() and telemetry.headers() is None
-with telemetry.span("run", "x") as span:
-    span.set(a=1)
+with telemetry.span("step", "x", {"hive.state": "0"}) as span:
+    span.set({"hive.state": "1"})
 print("fine")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

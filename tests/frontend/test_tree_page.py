@@ -236,3 +236,31 @@ def test_the_page_asks_for_nothing_and_says_nothing_is_wrong(browser: Browser, t
 @pytest.mark.parametrize("fault", ["<script>nonsense()</script>", '<img src="http://example.invalid/x.png">'])
 def test_what_is_wrong_with_a_page_would_be_noticed(browser: Browser, fault: str) -> None:
     assert "CONSOLE" in browser.open(f"<html><head></head><body>{fault}</body></html>", "--dump-dom").stderr
+
+
+def test_a_notebook_shows_the_page_in_a_frame(browser: Browser, tree: SearchTree) -> None:
+    frame = tree._repr_html_()
+    # The notebook's frame runs no scripts, so that a copy has to tell what a click does.
+    told = frame.replace("iframe sandbox", 'iframe id="frame" sandbox="allow-same-origin"')
+    script = """
+<script>
+const frame = document.getElementById("frame");
+onload = () => {
+  frame.contentDocument.querySelectorAll("svg a")[3].dispatchEvent(new MouseEvent("click", {bubbles: true}));
+  setTimeout(() => {
+    const inside = frame.contentWindow;
+    const rows = inside.document.querySelectorAll(".row").length;
+    const out = document.createElement("pre"); out.id = "seen";
+    out.textContent = JSON.stringify({url: inside.location.href, rows, scrolled: inside.scrollY});
+    document.body.append(out);
+  }, 300);
+};
+</script>"""
+    page = f"<!doctype html><html><head></head><body>{told}{script}</body></html>"
+    done = browser.open(page, "--dump-dom", "--virtual-time-budget=5000")
+    found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found
+    seen = json.loads(html.unescape(found[1]))
+    assert seen["url"] == "about:srcdoc#n3"
+    assert seen["rows"] == len(tree.nodes)
+    assert seen["scrolled"] > 0

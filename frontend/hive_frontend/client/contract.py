@@ -278,6 +278,14 @@ class Client(ABC):
             CallTimeout: if it takes too long.
         """
 
+    model: str | None = None
+    """Name of the model for requests that name none; None for the server's default."""
+
+    @property
+    def provider(self) -> str:
+        """Who serves the model, as traces name it. Before the first answer it may be a guess."""
+        return "custom"
+
     answers_now: bool = False
     """Whether `answer_now` can return answers."""
 

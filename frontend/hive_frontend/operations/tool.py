@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Literal, TypeVar, cast, overload
 
+from hive_frontend import telemetry
 from hive_frontend.errors import ToolTimeout
 from hive_frontend.operation import Operation, entered, tracked
 from hive_frontend.operations.fork import Memo, copy
@@ -56,8 +57,16 @@ class Tool(Operation[Any]):
         return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))
 
     async def _call(self, transition: Transition) -> Any:
+        attributes = {
+            "gen_ai.tool.name": self.name or self.label,
+            "gen_ai.tool.type": "function",
+            "gen_ai.agent.name": transition.caller.agent,
+        }
         async with transition.caller.meter.in_time():
-            with transition.session.waiting(self.function, self._waits_for):
+            with (
+                telemetry.span("execute_tool", self.name or self.label, attributes),
+                transition.session.waiting(self.function, self._waits_for),
+            ):
                 return await self._result(transition)
 
     async def _result(self, transition: Transition) -> Any:

@@ -12,9 +12,9 @@ from hive_frontend.operation import Call
 from hive_frontend.operations.identity import Path
 from hive_frontend.operations.transition import RunContract
 from hive_frontend.search.events import Event, EventKind, Progress
-from hive_frontend.search.search_tree import SearchTree, Status, TreeNode
 from hive_frontend.search.session import Session
 from hive_frontend.supervisors.state import State, best_first
+from hive_frontend.tree import SearchTree, Status, TreeNode
 
 OnError = Literal["raise", "drop"]
 OnEvent = Callable[[Event], object]

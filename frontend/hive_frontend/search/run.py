@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import Context
 from typing import Any, cast
 
+from hive_frontend import telemetry
 from hive_frontend.compiler import process
 from hive_frontend.compiler.process import Ended, Waiting
 from hive_frontend.errors import BranchFailed, BudgetExceeded, ForeignAwait
@@ -38,18 +40,45 @@ class Run(RunRecord):
     async def search(self, arguments: dict[str, Any]) -> None:
         """Search the run's own agent."""
         search = Search(self, self._searched, self._supervisor, self._searched.caller(self.session), None)
-        try:
-            await search.explore(
-                search.start(
-                    self.session.new_root(), lambda: process.start(self._searched.program, arguments)
+        with self._span_of(search, self._supervisor) as span:
+            try:
+                await search.explore(
+                    search.start(
+                        self.session.new_root(), lambda: process.start(self._searched.program, arguments)
+                    )
                 )
+            except ForeignAwait as error:
+                for note in getattr(error, "__notes__", ()):
+                    error.problem.add_note(note)
+                raise error.problem.with_traceback(error.__traceback__) from None
+            self.raise_if_all_dropped()
+            totals = self.session.totals
+            span.set(
+                {
+                    "hive.seed": str(self.session.seed),
+                    "hive.states_fired": self.fired,
+                    "hive.requests": totals.requests,
+                    "hive.tokens_generated": totals.tokens_generated,
+                    "hive.tokens_replayed": totals.tokens_replayed,
+                    "gen_ai.usage.input_tokens": totals.prompt_tokens or None,
+                    "gen_ai.usage.cache_read.input_tokens": totals.cached_tokens or None,
+                    "gen_ai.usage.output_tokens": totals.tokens_generated + totals.tokens_replayed,
+                }
             )
-        except ForeignAwait as error:
-            for note in getattr(error, "__notes__", ()):
-                error.problem.add_note(note)
-            raise error.problem.with_traceback(error.__traceback__) from None
-        self.raise_if_all_dropped()
         self.report("finished")
+
+    @contextmanager
+    def _span_of(self, search: Search, supervisor: Supervisor) -> Iterator[telemetry.Span]:
+        """Open the span of an agent's search."""
+        attributes = {
+            "gen_ai.provider.name": "hive",
+            "gen_ai.agent.name": search.agent.name,
+            "gen_ai.conversation.id": self.session.id,
+            "hive.supervisor": type(supervisor).__name__,
+        }
+        with telemetry.span("invoke_agent", search.agent.name, attributes) as span:
+            yield span
+            span.set({"hive.results": len(search.finals), "hive.dead": len(search.dead)})
 
     async def start_search(
         self, agent: SearchedAgent, arguments: dict[str, Any], caller: Caller, transition: Transition
@@ -81,8 +110,10 @@ class Run(RunRecord):
         transition: Transition,
     ) -> State:
         awaiting = cast(State, transition.origin)
-        search = Search(self, agent, copy.deepcopy(agent.supervisor), caller, awaiting)
-        await search.explore(search.start(transition.new_inner_path(), code, score, context))
+        supervisor = copy.deepcopy(agent.supervisor)
+        search = Search(self, agent, supervisor, caller, awaiting)
+        with self._span_of(search, supervisor):
+            await search.explore(search.start(transition.new_inner_path(), code, score, context))
         if not search.finals:
             raise _failure_of(agent, sorted(search.dead, key=best_first))
         best = min(search.finals, key=best_first)

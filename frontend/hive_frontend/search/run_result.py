@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Generic, TypeVar
+from html import escape
+from typing import Any, Generic, TypeVar
 
-from hive_frontend.search.search_tree import SearchTree
 from hive_frontend.search.totals import Totals
+from hive_frontend.tree import SearchTree
 
 R = TypeVar("R")
 
@@ -54,3 +55,23 @@ class RunResult(Generic[R]):
     def value(self) -> R | None:
         """The value of the best result; None if every branch failed. (A result may be None, too: see `best`.)"""
         return self.results[0].value if self.results else None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RunResult[R]:
+        """Return `self`: an agent that judges a result may branch, and its branches share the result."""
+        return self
+
+    def _repr_html_(self) -> str:
+        """Show the best result, the totals and the search tree in a notebook."""
+        totals = self.totals
+        facts = [
+            f"{len(self.results)} result{'' if len(self.results) == 1 else 's'}",
+            f"{self.states_fired:,} states fired",
+            f"{totals.requests:,} requests",
+            f"{totals.tokens_generated:,} tokens generated",
+            f"{totals.tokens_replayed:,} replayed",
+            *([] if totals.cost is None else [f"cost {totals.cost:.4g}"]),
+            f"{totals.wall_s:.1f} s",
+            f"seed {self.seed}",
+        ]
+        best = "no result: every branch failed" if self.best is None else repr(self.best)
+        return f"<pre>{escape(best)}</pre><p>{', '.join(facts)}</p>{self.tree._repr_html_()}"

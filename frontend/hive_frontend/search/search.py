@@ -113,13 +113,6 @@ class Search:
 
         Nothing of the search is in flight afterwards, even if it raises.
         """
-        with telemetry.span(
-            "search", self.agent.name, supervisor=type(self._supervisor).__name__, state=first.id
-        ) as span:
-            await self._explore(first)
-            span.set(finals=len(self.finals), dead=len(self.dead))
-
-    async def _explore(self, first: State) -> None:
         self._first = first
         for context in (self._base, self._fresh, first.waiting and first.waiting.context):
             if context is not None:
@@ -324,9 +317,11 @@ class Search:
             with telemetry.span(
                 "step",
                 firing.state.name,
-                agent=self.agent.name,
-                state=transition.state,
-                firing=transition.firing,
+                {
+                    "gen_ai.agent.name": self.agent.name,
+                    "hive.state": transition.state,
+                    "hive.firing": transition.firing,
+                },
             ):
                 firing.answer = await firing.operation.perform(transition)
         except (Exception, BranchFailed, BudgetExceeded) as error:

@@ -15,6 +15,7 @@ from hive_frontend.client.cached_message import CachedMessage
 from hive_frontend.client.contract import Client, Completion, OnText, Request
 from hive_frontend.client.http.client import as_client
 from hive_frontend.client.reply import Reply
+from hive_frontend.client.request_span import request_span, set_answer
 from hive_frontend.errors import HiveError, JournalError, NoModelError
 from hive_frontend.operation import Operation, enter, leave
 from hive_frontend.operations.budget import Budget, Meter
@@ -234,21 +235,9 @@ class Session:
         request = self._request(call, transition)
         if not telemetry.active():
             return await send(client, request, self._listener(call, transition, agent))
-        with telemetry.span(
-            "request",
-            request.name or agent,
-            agent=agent,
-            session=self.id,
-            state=request.state,
-            sample=request.sample,
-            model=request.model,
-        ) as span:
+        with request_span(client, request) as span:
             done = await send(client, request, self._listener(call, transition, agent))
-            span.set(
-                tokens_generated=done.tokens_generated,
-                tokens_replayed=done.tokens_replayed,
-                finish_reason=done.finish_reason,
-            )
+            set_answer(span, client, done.reply)
         return done
 
     def call_now(self, call: ModelCall[Any], transition: Transition) -> Reply | None:

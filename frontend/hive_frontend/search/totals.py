@@ -90,11 +90,7 @@ class UsageCounters:
 
 
 class Answered(Protocol):
-    """The usage of an answered call."""
+    """An answered call."""
 
     @property
-    def tokens_generated(self) -> int: ...
-    @property
-    def tokens_replayed(self) -> int: ...
-    @property
-    def finish_reason(self) -> str | None: ...
+    def reply(self) -> Reply: ...

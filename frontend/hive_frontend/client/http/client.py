@@ -104,7 +104,7 @@ class HttpClient(Client):
             raise TypeError(f"prices must be Prices(prompt=..., output=...), not {prices!r}")
         check_limits(timeout_s, attempts)
         self._prices = prices
-        self._model = model
+        self.model = model
         self._timeout_s = timeout_s
         self._attempts = attempts
         if tenant is not None:
@@ -147,6 +147,10 @@ class HttpClient(Client):
     def url(self) -> str:
         """The server's address, without `/v1`."""
         return self._transport.url
+
+    @property
+    def provider(self) -> str:
+        return "hive" if self._is_hive else "sglang" if self._has_generate else "openai"
 
     async def complete(self, request: Request, on_text: OnText | None = None) -> Completion:
         done = await self._with_timeout(request, lambda attempts: self._draw(request, attempts, on_text))

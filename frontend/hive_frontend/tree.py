@@ -1,12 +1,17 @@
-"""The search tree as a web page: one self-contained HTML file, readable without scripts or network."""
+"""The search tree of a run: as data, to store as JSON or analyse, and as a web page.
+
+The page is one self-contained HTML file, readable without scripts or network.
+"""
 
 from __future__ import annotations
 
 from html import escape
 from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel
 
 from hive_frontend.compiler.flow_graph import YIELD
-from hive_frontend.search.search_tree import SearchTree, TreeNode
 
 _OPEN_NODES = 400
 """Trees with more nodes are folded at first, except for the branch of the best result."""
@@ -16,6 +21,80 @@ _PREVIEW = 80
 """Characters of a folded prompt that are shown, from its last line, which usually has the question."""
 _SHORT = 40
 """Most characters of an answer that is shown side by side with others."""
+_LARGEST_FRAME = 4_000_000
+"""Most characters of a page that a notebook shows; the notebook's file contains them."""
+_HIGHEST_FRAME = 640
+"""Most pixels of its height."""
+
+Status = Literal["expanded", "pruned", "dead", "result", "returned"]
+
+
+class TreeNode(BaseModel):
+    """One state of a finished search."""
+
+    id: str
+    parent: str | None
+    name: str
+    """Name of the state, that is, of the await in the program."""
+    line: int | None
+    """The source line of its call; None for results and dead ends."""
+    status: Status
+    """`expanded`: it was fired; `pruned`: it was dropped; `dead`: it failed; `result`: the agent returned;
+    `returned`: another agent that works for this one (a child, a voter) returned or yielded."""
+    agent: str
+    """The agent that the state belongs to."""
+    score: float | None
+    replies: list[str]
+    """The model's answers between the parent and this state."""
+    prompts: list[str]
+    """The prompts of its calls; empty for results and dead ends."""
+    fired: int
+    """How many times it was fired."""
+    tokens_generated: int
+    """Tokens that the model computed between the parent and this state."""
+    tokens_replayed: int
+    """Tokens that the server's Logits Cache replayed instead."""
+    failure: str | None = None
+    """Why the branch is dead."""
+    value: str | None = None
+    """The `repr` of the result."""
+
+
+class SearchTree(BaseModel):
+    """All states of a search, every parent before its children."""
+
+    agent: str
+    nodes: list[TreeNode]
+    best: str | None
+    """Id of the best result."""
+
+    def path_to(self, id: str) -> list[TreeNode]:
+        """Return the nodes from the root to the node `id`.
+
+        Raises:
+            KeyError: if there is no such node.
+        """
+        nodes = {node.id: node for node in self.nodes}
+        path = [nodes[id]]
+        while (parent := path[-1].parent) is not None:
+            path.append(nodes[parent])
+        return path[::-1]
+
+    def _repr_html_(self) -> str:
+        """Show the page in a notebook, in a frame of its own, which runs no scripts."""
+        page = render_tree(self)
+        if len(page) > _LARGEST_FRAME:
+            return (
+                f"<p>This tree of {len(self.nodes):,} states is too large for a notebook. Write its page to a file: "
+                "<code>hive.write_tree(tree, &quot;tree.html&quot;)</code></p>"
+            )
+        # In a frame, links to a place on the page would lead to the notebook instead.
+        page = page.replace("<head>", '<head><base href="about:srcdoc">', 1)
+        height = min(_HIGHEST_FRAME, 260 + 40 * len(self.nodes))
+        return (
+            f'<iframe sandbox srcdoc="{escape(page)}" title="Search tree of {escape(self.agent)}" '
+            f'style="width:100%;height:{height}px;border:1px solid #8884"></iframe>'
+        )
 
 
 def write_tree(tree: SearchTree, path: str | Path, *, title: str | None = None) -> Path:

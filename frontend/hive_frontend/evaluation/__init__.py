@@ -1,0 +1,1 @@
+"""Evaluations: programs run and scored on the items of a dataset, and compared with each other."""
