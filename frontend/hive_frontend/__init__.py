@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from hive_frontend.client.contract import CallTimeout, Client, Completion, Request, Sampling
     from hive_frontend.client.dialogue import Dialogue
     from hive_frontend.client.http.client import HttpClient
-    from hive_frontend.client.messages import Message
+    from hive_frontend.client.messages import Message, ToolCall
     from hive_frontend.client.prices import Prices
     from hive_frontend.client.reply import Reply
     from hive_frontend.client.structured import InvalidAnswer
     from hive_frontend.client.text_messages import TextMessages
+    from hive_frontend.client.tools import ModelTool
     from hive_frontend.compiler.flow_graph import FlowGraph
     from hive_frontend.errors import (
         BranchFailed,
@@ -38,10 +39,12 @@ if TYPE_CHECKING:
         JournalError,
         ModelError,
         NoModelError,
+        StepsExceeded,
         SupervisorError,
         ToolTimeout,
     )
     from hive_frontend.operation import fail, score
+    from hive_frontend.operations.act import act
     from hive_frontend.operations.budget import Budget
     from hive_frontend.operations.call import gather, gen
     from hive_frontend.operations.child import Child
@@ -101,6 +104,7 @@ __all__ = [
     "LiveView",
     "Message",
     "ModelError",
+    "ModelTool",
     "NoModelError",
     "Once",
     "Piece",
@@ -118,10 +122,12 @@ __all__ = [
     "Session",
     "Shared",
     "State",
+    "StepsExceeded",
     "Stream",
     "Supervisor",
     "SupervisorError",
     "TextMessages",
+    "ToolCall",
     "ToolTimeout",
     "Totals",
     "TreeNode",
@@ -129,6 +135,7 @@ __all__ = [
     "Usage",
     "Vote",
     "Workspace",
+    "act",
     "agent",
     "arun",
     "best_first",
@@ -154,15 +161,17 @@ _NAMES_OF = {
     "client.contract": "CallTimeout Client Completion Request Sampling",
     "client.dialogue": "Dialogue",
     "client.http.client": "HttpClient",
-    "client.messages": "Message",
+    "client.messages": "Message ToolCall",
     "client.prices": "Prices",
     "client.reply": "Reply",
     "client.structured": "InvalidAnswer",
     "client.text_messages": "TextMessages",
+    "client.tools": "ModelTool",
     "compiler.flow_graph": "FlowGraph",
     "errors": "BranchFailed BudgetExceeded ChildEnded CompileError ForkError HiveError "
-    "JournalError ModelError NoModelError SupervisorError ToolTimeout",
+    "JournalError ModelError NoModelError StepsExceeded SupervisorError ToolTimeout",
     "operation": "fail score",
+    "operations.act": "act",
     "operations.budget": "Budget",
     "operations.call": "gather gen",
     "operations.child": "Child",

@@ -27,13 +27,15 @@ class TreeNode(BaseModel):
     replies: list[str]
     """The model's answers between the parent and this state."""
     prompts: list[str]
-    """The prompts of its calls; empty for results and dead ends."""
+    """The prompts of its calls of models, and its calls of tools by a model; empty for results and dead ends."""
     fired: int
     """How many times it was fired."""
     tokens_generated: int
     """Tokens that the model computed between the parent and this state."""
     tokens_replayed: int
     """Tokens that the server's Logits Cache replayed instead."""
+    results: list[str] = []
+    """The results of tools that the model called between the parent and this state."""
     failure: str | None = None
     """Why the branch is dead."""
     value: str | None = None
