@@ -207,7 +207,7 @@ def _model(name: str, definition: Any, parameters: Mapping[str, inspect.Paramete
     for number, each in enumerate(parameters.values()):
         if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
             raise TypeError(
-                f"tool {name}: a model gives arguments by name, and cannot give {str(each)!r}; replace it by named "
+                f"tool {name}: a model gives arguments by name, and cannot give {_plain(each)}; replace it by named "
                 "parameters, or pass ModelTool(function, parameters=...)"
             )
         default = ... if each.default is each.empty else each.default
@@ -219,6 +219,10 @@ def _model(name: str, definition: Any, parameters: Mapping[str, inspect.Paramete
             f"tool {name}: a model cannot write an argument of every type ({_first_line(error)}); bind the parameter, "
             f"as in functools.partial({name}, ...), or pass a method or a nested function"
         ) from None
+
+
+def _plain(parameter: inspect.Parameter) -> str:
+    return str(parameter.replace(annotation=parameter.empty))
 
 
 def _first_line(error: PydanticUserError) -> str:
