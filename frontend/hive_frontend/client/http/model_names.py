@@ -103,13 +103,14 @@ class ModelNames:
 
     async def _server_info(self) -> Json:
         """Return the arguments of an SGLang server; empty if it does not show them."""
-        if self._info is None:
-            try:
-                self._info = as_dict(await self._request("GET", "/server_info"))
-            except ModelError as error:
-                if error.status is None:
-                    raise
-                self._info = {}
+        async with self._transport.connection().lock:
+            if self._info is None:
+                try:
+                    self._info = as_dict(await self._request("GET", "/server_info"))
+                except ModelError as error:
+                    if error.status is None:
+                        raise
+                    self._info = {}
         return self._info
 
     def _find(self, name: str | None, listing: Json | None) -> Served:
