@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from hive_frontend.operations.choice import choose
     from hive_frontend.operations.choreography import decode, prefill
     from hive_frontend.operations.fork import Shared
+    from hive_frontend.operations.mcp import mcp_tools
     from hive_frontend.operations.tool import tool
     from hive_frontend.operations.workspace import Workspace
     from hive_frontend.runtime import arun, run
@@ -145,6 +146,7 @@ __all__ = [
     "gather",
     "gen",
     "lineage",
+    "mcp_tools",
     "prefill",
     "render_tree",
     "run",
@@ -178,6 +180,7 @@ _NAMES_OF = {
     "operations.choice": "choose",
     "operations.choreography": "decode prefill",
     "operations.fork": "Shared",
+    "operations.mcp": "mcp_tools",
     "operations.tool": "tool",
     "operations.workspace": "Workspace",
     "runtime": "arun run",

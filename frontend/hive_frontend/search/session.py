@@ -109,7 +109,7 @@ class Session:
             for client in clients:
                 await self._end_session(client)
         finally:
-            self.threads.close()
+            await self.threads.aclose()
             if self._owns_client and self._client is not None:
                 await self._client.aclose()
 
