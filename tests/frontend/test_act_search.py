@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hive_frontend import (
     ModelTool,
     Once,
     Request,
+    Shared,
     Supervisor,
     TreeOfThoughts,
     Workspace,
@@ -66,6 +68,27 @@ def test_every_branch_has_its_own_calls(supervisor: Supervisor, ends: list[str])
     best = result.best
     assert best is not None
     assert f"at {best.score:g}" == best.value
+
+
+def test_tools_share_what_the_agent_shares() -> None:
+    def note(everyone: list[str], own: list[str], text: str) -> int:
+        everyone.append(text)
+        own.append(text)
+        return len(own)
+
+    @agent(supervisor=BestOfN(3, at="act"))
+    async def program(everyone: Shared[list[str]]) -> list[str]:
+        own: list[str] = []
+        await act("q", tools=[functools.partial(note, everyone, own)])
+        return own
+
+    def noting(request: Request) -> Answer:
+        return "Noted." if len(request.messages) > 1 else call("note", text=str(request.sample))
+
+    together: list[str] = []
+    result = run(program, together, model=FunctionModel(noting))
+    assert sorted(map(str, (each.value for each in result.results))) == ["['0']", "['1']", "['2']"]
+    assert sorted(together) == ["0", "1", "2"]
 
 
 def test_a_tree_search_branches_at_every_answer() -> None:

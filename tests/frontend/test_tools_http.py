@@ -164,7 +164,7 @@ async def test_the_format_can_be_forced() -> None:
     assert "Rome: 21 degrees" in result.value
 
 
-async def test_a_server_that_refuses_tools_gets_text_from_then_on() -> None:
+async def test_a_server_that_refuses_tools_gets_text_from_then_on(caplog: pytest.LogCaptureFixture) -> None:
     def refusing(request: Received) -> Answer:
         if "tools" in request.body:
             return 400, {"message": '"auto" tool choice requires --enable-auto-tool-choice'}
@@ -174,8 +174,12 @@ async def test_a_server_that_refuses_tools_gets_text_from_then_on() -> None:
     result, server = await answer(routes)
     assert "Rome: 21 degrees" in result.value
     assert ["tools" in request.body for request in server.asked(CHAT)] == [True, False, False]
-    with pytest.raises(ModelError, match="tool choice requires"):
-        await answer(routes, "native")
+    assert [record.message.partition("; ")[2] for record in caplog.records] == [
+        "the model is made to write its calls of tools as JSON instead"
+    ]
+    for arguments, owner in ((["native"], "vllm"), ([], "openai")):
+        with pytest.raises(ModelError, match="tool choice requires"):
+            await answer({**routes, **owned_by(owner)}, *arguments)
 
 
 async def test_a_hive_server_parses_calls_in_its_chats() -> None:

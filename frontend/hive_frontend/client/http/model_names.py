@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from hive_frontend.client.http.transport import Transport
 from hive_frontend.client.json_text import Json
 from hive_frontend.errors import ModelError
 
+_log = logging.getLogger(__name__)
 _OWNERS: Mapping[str, Kind] = {
     "sglang": "sglang",
     "vllm": "vllm",
@@ -98,6 +100,11 @@ class ModelNames:
         is_forced = request.tools is not None and request.tools.format == "native"
         if is_forced or error.status not in (400, 404, 422, 501) or "tool" not in str(error).lower():
             return False
+        known = self._served.get(self._default if request.model is None else request.model)
+        if known is not None and known.kind == "openai":
+            return False  # It supports tools, so the error is about something in them.
+        if not self._refuses_tools:
+            _log.warning("%s; the model is made to write its calls of tools as JSON instead", error)
         self._refuses_tools = True
         return True
 
