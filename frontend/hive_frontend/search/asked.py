@@ -9,7 +9,7 @@ from typing import Any
 
 from hive_frontend.client.cached_message import Delete
 from hive_frontend.client.contract import Sampling
-from hive_frontend.compiler.process import Waiting, contents
+from hive_frontend.compiler.process import Waiting, contents, shared_objects
 from hive_frontend.compiler.running.hidden import HELD
 from hive_frontend.operation import Operation
 from hive_frontend.operations.call import Gather, Gen
@@ -125,7 +125,7 @@ def _apart(waiting: Waiting) -> list[Any]:
     found: list[Any] = []
     for program, _, variables in waiting.frames:
         found += [each for each in program.outer_objects().values() if type(each) not in _DATA]
-        found += [contents(variables[name]) for name in program.shared if name in variables]
+        found += shared_objects(program, variables)
     return found
 
 
