@@ -219,6 +219,17 @@ def test_tools_are_forced_in_the_first_step_and_forbidden_in_all(
     assert names == [["weather"] if choice == "required" else final, final]
 
 
+def test_a_model_that_does_not_call_what_it_must_is_reminded() -> None:
+    @agent
+    async def program() -> str:
+        return await act("q", tools=[weather], tool_choice="weather")
+
+    model = ScriptedModel(["[{", call("weather", city="Rome"), "Warm."])
+    assert run(program, model=model).value == "Warm."
+    assert [offered(request).choice for request in model.calls] == ["weather", "weather", "auto"]
+    assert model.calls[1].messages[1:] == (Message("assistant", "[{"), Message("user", "Call a tool."))
+
+
 class City(BaseModel):
     name: str
     degrees: int

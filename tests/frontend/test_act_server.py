@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import pytest
-from hive_frontend import Dialogue, StepsExceeded, TreeOfThoughts, act, agent, run
+from hive_frontend import Dialogue, StepsExceeded, TreeOfThoughts, act, agent, gen, run
 from pydantic import BaseModel, Field
 
 from hive.server.server_process import ServerProcess
@@ -14,6 +15,12 @@ from hive.server.server_process import ServerProcess
 pytestmark = pytest.mark.server
 
 cities: list[str] = []
+
+
+@pytest.fixture(scope="module")
+def parsing_server(launch_server: Callable[..., ServerProcess]) -> ServerProcess:
+    """A server that parses calls of tools in its chats."""
+    return launch_server("--tool-call-parser", "qwen25")
 
 
 def weather(city: Literal["Rome", "Oslo"], day: Annotated[int, Field(ge=1, le=7)]) -> str:
@@ -52,3 +59,26 @@ def test_the_small_model_calls_a_tool_and_gets_its_result(server: ServerProcess)
         report, told = found.value
         assert isinstance(report, Report)
         assert told in [node.results for node in called]
+
+
+def test_the_server_parses_calls_if_it_has_a_parser(parsing_server: ServerProcess) -> None:
+    @agent
+    async def program() -> tuple[Dialogue, int]:
+        talk = Dialogue().user("Is it warm in Rome?")
+        with suppress(StepsExceeded):
+            await act(
+                talk, tools=[weather], tool_choice="weather", max_steps=1, temperature=0, max_tokens=100
+            )
+        reply = await gen(talk, max_tokens=4)
+        return talk, reply.prompt_tokens
+
+    cities.clear()
+    found = run(program, model=parsing_server.url, seed=1).value
+    assert found is not None
+    talk, prompt_tokens = found
+    (each,) = talk.messages[1].tool_calls
+    assert each.id is not None
+    assert talk.messages[2].content.startswith(
+        (f"It is 21 degrees in {''.join(cities)}", "Error: invalid arguments")
+    )
+    assert prompt_tokens > 20

@@ -118,10 +118,10 @@ class _Plan(NamedTuple):
     def all(self) -> tuple[ModelTool, ...]:
         return self.tools if self.final is None else (*self.tools, self.final)
 
-    def offered(self, step: int) -> Tools:
-        """Return what the model may call in a step. What it must call, it must call in the first step only."""
+    def offered(self, called: bool) -> Tools:
+        """Return what the model may call next. What it must call, it must call first; `called`: it has called tools."""
         choice, tools = self.choice, self.all
-        if step > 0 and choice != "none":
+        if called and choice != "none":
             choice = "auto"
         if self.final is not None:
             if choice == "required":
@@ -129,10 +129,17 @@ class _Plan(NamedTuple):
             choice = {"auto": "required", "none": FINAL_ANSWER}.get(choice, choice)
         return Tools(tuple(each.schema for each in tools), choice, self.parallel, self.format)
 
-    def answers(self, reply: Reply) -> list[Any]:
+    @property
+    def reminder(self) -> str:
+        """What a model is told that calls no tool, although it must."""
+        return "Call a tool." if self.final is None else f"Call {FINAL_ANSWER} with your answer."
+
+    def answers(self, reply: Reply, called: bool) -> list[Any]:
         """Return the final answer in a reply of the model; empty if it has none."""
         if self.final is None:
-            return [] if reply.tool_calls else [reply]
+            # A text that was cut off before it became the call that the model must make is no answer.
+            is_free = called or self.choice in ("auto", "none")
+            return [reply] if is_free and not reply.tool_calls else []
         written = [call.arguments for call in reply.tool_calls if call.name == FINAL_ANSWER]
         if not reply.tool_calls:
             # A model that ignores the tool may still write the value.
@@ -205,7 +212,7 @@ async def act(
     With `schema`, a type as in `gen`, the answer is an instance of it, which the model gives by calling `final_answer`.
     If there is no answer after `max_steps` answers of the model, `StepsExceeded` is raised.
 
-    `tool_choice` is `"auto"`, `"none"`, `"required"` or the name of a tool; the last two apply to the first step. With
+    `tool_choice` is `"auto"`, `"none"`, `"required"` or the name of a tool; the last two apply until it is called. With
     `parallel=False` the model may call one tool at a time. `tool_format` is `"native"` for the model's own format,
     which the server parses, or `"grammar"` for JSON that a grammar enforces; the default is the first where the server
     has it. `agent` and `settings` are those of `gen`; `max_tokens` is 1024 by default.
@@ -215,15 +222,17 @@ async def act(
     plan = _planned(tools, schema, tool_choice, parallel, tool_format, max_steps)
     settings.setdefault("max_tokens", 1024)
     dialogue = prompt if isinstance(prompt, Dialogue) else Dialogue(as_messages(prompt))
-    for step in range(max_steps):
-        reply = await gen(dialogue, tools=plan.offered(step), name="act", agent=agent, **settings)
-        if answers := plan.answers(reply):
+    called = False
+    for _ in range(max_steps):
+        reply = await gen(dialogue, tools=plan.offered(called), name="act", agent=agent, **settings)
+        if answers := plan.answers(reply, called):
             for call in reply.tool_calls:
                 dialogue.tool("The answer is final.", call)
             return answers[0]
         if not reply.tool_calls:
-            dialogue.user(f"Call {FINAL_ANSWER} with your answer.")
+            dialogue.user(plan.reminder)
             continue
+        called = True
         uses = [_use(call, plan.all) for call in reply.tool_calls]
         results = await gather(*uses, name="tools")
         for call, result in zip(reply.tool_calls, results, strict=True):
