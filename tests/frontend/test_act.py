@@ -308,6 +308,16 @@ async def test_a_person_may_be_a_tool(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [hint["expects"]["event"] for hint in hints if "expects" in hint] == ["human"]
 
 
+def test_without_tools_it_is_an_ordinary_call() -> None:
+    @agent
+    async def program() -> str:
+        return await act("q", tools=[])
+
+    model = ScriptedModel(["Warm."])
+    assert run(program, model=model).value == "Warm."
+    assert model.calls[0].tools is None
+
+
 def test_agents_are_tools() -> None:
     @agent
     async def expert(question: str) -> str:

@@ -231,10 +231,10 @@ def _offered(
             "tools exclude raw, regex, json_schema, choices and schema; act(prompt, tools=..., schema=...) has typed "
             "answers"
         )
-    if isinstance(tools, Tools):
-        return tools
-    schemas = tuple(each.schema for each in model_tools(tools))
-    return Tools(schemas, checked_choice(choice, [each.name for each in schemas])) if schemas else None
+    if not isinstance(tools, Tools):
+        schemas = tuple(each.schema for each in model_tools(tools))
+        tools = Tools(schemas, checked_choice(choice, [each.name for each in schemas]))
+    return tools if tools.schemas else None
 
 
 def gather(
