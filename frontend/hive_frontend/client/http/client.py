@@ -151,15 +151,14 @@ class HttpClient(Client):
         return self._transport.url
 
     async def complete(self, request: Request, on_text: OnText | None = None) -> Completion:
-        tools = uses_tools(request)
-        if not tools or await self._names.parses_tools(request):
+        if not uses_tools(request) or await self._names.parses_tools(request):
             try:
                 done = await self._with_timeout(
                     request, lambda attempts: self._draw(request, attempts, on_text)
                 )
                 return done if self._prices is None else self._prices.charge(done)
             except ModelError as error:
-                if not tools or not self._names.refuses_tools(request, error):
+                if not self._names.refuses_tools(request, error):
                     raise
         return await complete_as_text(self, request, on_text)
 
@@ -409,9 +408,8 @@ class HttpClient(Client):
 
     async def _serve_openai(self, calls: Sequence[PendingCall], attempts: int) -> None:
         request = calls[0].request
-        served = await self._names.named(request.model)
         identity = self._tags.identity(request, await self._detect_hive())
-        await self._openai.draw(calls, identity, served, attempts)
+        await self._openai.draw(calls, identity, await self._names.named(request.model), attempts)
 
     async def _make_message(
         self, kind: MessageKind, call: MessageCall, attempts: int, on_text: OnText | None

@@ -11,6 +11,7 @@ from hive_frontend.client.contract import Request
 from hive_frontend.client.http.answers import as_dict
 from hive_frontend.client.http.transport import Transport
 from hive_frontend.client.json_text import Json
+from hive_frontend.client.tool_text import uses_tools
 from hive_frontend.errors import ModelError
 
 _log = logging.getLogger(__name__)
@@ -99,6 +100,8 @@ class ModelNames:
         """Return whether an error says that the server supports no tools, as far as the client may do without them."""
         is_forced = request.tools is not None and request.tools.format == "native"
         if is_forced or error.status not in (400, 404, 422, 501) or "tool" not in str(error).lower():
+            return False
+        if not uses_tools(request):
             return False
         known = self._served.get(self._default if request.model is None else request.model)
         if known is not None and known.kind == "openai":
