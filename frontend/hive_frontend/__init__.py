@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from hive_frontend.client.contract import CallTimeout, Client, Completion, Request, Sampling
     from hive_frontend.client.dialogue import Dialogue
     from hive_frontend.client.http.client import HttpClient
-    from hive_frontend.client.messages import Message
+    from hive_frontend.client.messages import Message, ToolCall
     from hive_frontend.client.prices import Prices
     from hive_frontend.client.reply import Reply
     from hive_frontend.client.structured import InvalidAnswer
     from hive_frontend.client.text_messages import TextMessages
+    from hive_frontend.client.tools import ModelTool
     from hive_frontend.compiler.flow_graph import FlowGraph
     from hive_frontend.errors import (
         BranchFailed,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         JournalError,
         ModelError,
         NoModelError,
+        StepsExceeded,
         SupervisorError,
         ToolTimeout,
     )
@@ -45,12 +47,14 @@ if TYPE_CHECKING:
     from hive_frontend.evaluation.report import Case, Comparison, Evaluation
     from hive_frontend.evaluation.runner import Arm, acompare, aevaluate, compare, evaluate
     from hive_frontend.operation import fail, score
+    from hive_frontend.operations.act import act
     from hive_frontend.operations.budget import Budget
     from hive_frontend.operations.call import gather, gen
     from hive_frontend.operations.child import Child
     from hive_frontend.operations.choice import choose
     from hive_frontend.operations.choreography import decode, prefill
     from hive_frontend.operations.fork import Shared
+    from hive_frontend.operations.mcp import mcp_tools
     from hive_frontend.operations.tool import tool
     from hive_frontend.operations.workspace import Workspace
     from hive_frontend.runtime import arun, run
@@ -108,6 +112,7 @@ __all__ = [
     "LiveView",
     "Message",
     "ModelError",
+    "ModelTool",
     "NoModelError",
     "Once",
     "Piece",
@@ -125,10 +130,12 @@ __all__ = [
     "Session",
     "Shared",
     "State",
+    "StepsExceeded",
     "Stream",
     "Supervisor",
     "SupervisorError",
     "TextMessages",
+    "ToolCall",
     "ToolTimeout",
     "Totals",
     "TreeNode",
@@ -137,6 +144,7 @@ __all__ = [
     "Vote",
     "Workspace",
     "acompare",
+    "act",
     "aevaluate",
     "agent",
     "arun",
@@ -149,6 +157,7 @@ __all__ = [
     "gather",
     "gen",
     "lineage",
+    "mcp_tools",
     "prefill",
     "render_tree",
     "run",
@@ -165,24 +174,27 @@ _NAMES_OF = {
     "client.contract": "CallTimeout Client Completion Request Sampling",
     "client.dialogue": "Dialogue",
     "client.http.client": "HttpClient",
-    "client.messages": "Message",
+    "client.messages": "Message ToolCall",
     "client.prices": "Prices",
     "client.reply": "Reply",
     "client.structured": "InvalidAnswer",
     "client.text_messages": "TextMessages",
+    "client.tools": "ModelTool",
     "compiler.flow_graph": "FlowGraph",
     "errors": "BranchFailed BudgetExceeded ChildEnded CompileError ForkError HiveError "
-    "JournalError ModelError NoModelError SupervisorError ToolTimeout",
+    "JournalError ModelError NoModelError StepsExceeded SupervisorError ToolTimeout",
     "evaluation.estimates": "Estimate",
     "evaluation.report": "Case Comparison Evaluation",
     "evaluation.runner": "Arm acompare aevaluate compare evaluate",
     "operation": "fail score",
+    "operations.act": "act",
     "operations.budget": "Budget",
     "operations.call": "gather gen",
     "operations.child": "Child",
     "operations.choice": "choose",
     "operations.choreography": "decode prefill",
     "operations.fork": "Shared",
+    "operations.mcp": "mcp_tools",
     "operations.tool": "tool",
     "operations.workspace": "Workspace",
     "runtime": "arun run",

@@ -33,6 +33,10 @@ class ModelError(HiveError):
         self.status = status
 
 
+class StepsExceeded(ModelError):
+    """A model called tools in every step that `act` allows, and gave no final answer."""
+
+
 class ToolTimeout(HiveError):
     """A tool exceeded its `timeout`."""
 

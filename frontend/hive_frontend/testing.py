@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeGuard
 
 from hive_frontend.client.body_fields import matches_grammar
 from hive_frontend.client.cached_message import CachedMessage
 from hive_frontend.client.contract import CallTimeout, Client, Completion, MessageCall, OnText, Request
 from hive_frontend.client.guard import RealCallForbidden, forbid_real_calls
-from hive_frontend.client.messages import Message
+from hive_frontend.client.messages import Message, ToolCall
 from hive_frontend.client.structured import InvalidAnswer
 from hive_frontend.client.text_messages import as_text, decoded, prefilled
+from hive_frontend.client.tool_text import calls_as_text
 from hive_frontend.errors import HiveError, ModelError
 
 __all__ = [
@@ -22,13 +25,22 @@ __all__ = [
     "Script",
     "ScriptExhausted",
     "ScriptedModel",
+    "call",
     "forbid_real_calls",
 ]
 
-Answer = str | Completion
+Answer = str | Completion | ToolCall | list[ToolCall]
 Script = Sequence[Answer] | Callable[[Request], Answer] | Mapping[str, "Answer | Script"]
 
 _PIECE = re.compile(r"\s*\S+\s*\Z|\s*\S+|\s+")
+
+
+def call(tool: str, /, **arguments: Any) -> ToolCall:
+    """Return a call of a tool, as the answer of a model: `ScriptedModel([call("look_up", word="tea"), "A drink."])`.
+
+    For several calls in one answer, give a list of them.
+    """
+    return ToolCall(f"call-{tool}", tool, json.dumps(arguments))
 
 
 class ScriptExhausted(HiveError):
@@ -38,8 +50,8 @@ class ScriptExhausted(HiveError):
 class FunctionModel(Client):
     """A model that answers with a function of the `Request`, and records its calls.
 
-    The function may be `async`. It returns a string, whose words count as generated tokens, or a `Completion` for
-    other token counts. Streams deliver answers word by word.
+    The function may be `async`. It returns a string, whose words count as generated tokens, a `call` of a tool or a
+    list of them, or a `Completion` for other token counts. Streams deliver answers word by word.
 
     Like a server, the model keeps messages, and refuses parents that were deleted or whose session has ended. For
     `decode` the function gets a request whose prompt is the texts of the parents, in order, and the header. `prefill`
@@ -52,6 +64,8 @@ class FunctionModel(Client):
     grammars. With `grammars=False` the answer is returned unchecked: the model then acts as a server whose grammar the
     client trusts but which violates it.
     """
+
+    takes_tools = True
 
     def __init__(
         self,
@@ -86,7 +100,7 @@ class FunctionModel(Client):
             return None
         self.calls.append(request)
         answer = self._function(request)
-        if isinstance(answer, (str, Completion)):
+        if _is_answer(answer):
             return self._checked(request, answer)
         raise TypeError(
             f"the function of a FunctionModel returned {type(answer).__name__}, not a string or a Completion; "
@@ -117,10 +131,10 @@ class FunctionModel(Client):
         answer = self._function(request)
         if self._delay is not None:
             await asyncio.sleep(self._delay(request))
-        return self._checked(request, answer if isinstance(answer, (str, Completion)) else await answer)
+        return self._checked(request, await answer if isinstance(answer, Awaitable) else answer)
 
     def _checked(self, request: Request, answer: Answer) -> Completion:
-        completion = Completion(answer, len(answer.split()), 0, "stop") if isinstance(answer, str) else answer
+        completion = _completion(request, answer)
         if self._grammars and not matches_grammar(
             request.sampling, completion.text, completion.finish_reason
         ):
@@ -158,7 +172,7 @@ class FunctionModel(Client):
 
     def render(self, messages: Sequence[Message]) -> str:
         """Return the dialogue as plain text; there is no chat template."""
-        return "".join(f"[{message.role}]\n{message.content}\n\n" for message in messages) + "[assistant]\n"
+        return "".join(f"[{message.role}]\n{message.shown}\n\n" for message in messages) + "[assistant]\n"
 
     async def register(self, agent: str, session: str) -> None:
         self.agents.append(agent)
@@ -212,7 +226,7 @@ class ScriptedModel(FunctionModel):
             key, script = f"{key}/{known[0]}", script[known[0] or ""]
         if callable(script):
             script = script(request)
-        if isinstance(script, (str, Completion)):
+        if isinstance(script, (str, Completion, ToolCall)):
             return script
         number = self._used.get(key, 0)
         if number >= len(script):
@@ -223,6 +237,22 @@ class ScriptedModel(FunctionModel):
             )
         self._used[key] = number + 1
         return script[number]
+
+
+def _is_answer(answer: object) -> TypeGuard[Answer]:
+    return isinstance(answer, (str, Completion, ToolCall, list))
+
+
+def _completion(request: Request, answer: Answer) -> Completion:
+    if isinstance(answer, Completion):
+        return answer
+    if isinstance(answer, str):
+        return Completion(answer, len(answer.split()), 0, "stop")
+    calls = [answer] if isinstance(answer, ToolCall) else answer
+    if request.tools is None:
+        # The request says that calls are to be written as text.
+        return _completion(request, calls_as_text(calls))
+    return Completion("", len(calls), 0, "tool_calls", tool_calls=tuple(calls))
 
 
 def _is_async(function: Callable[..., object]) -> bool:

@@ -47,13 +47,15 @@ class TreeNode(BaseModel):
     replies: list[str]
     """The model's answers between the parent and this state."""
     prompts: list[str]
-    """The prompts of its calls; empty for results and dead ends."""
+    """The prompts of its calls of models, and its calls of tools by a model; empty for results and dead ends."""
     fired: int
     """How many times it was fired."""
     tokens_generated: int
     """Tokens that the model computed between the parent and this state."""
     tokens_replayed: int
     """Tokens that the server's Logits Cache replayed instead."""
+    results: list[str] = []
+    """The results of tools that the model called between the parent and this state."""
     failure: str | None = None
     """Why the branch is dead."""
     value: str | None = None
@@ -266,6 +268,7 @@ class _Page:
         texts = (
             [] if node.value is not None and node.value in map(repr, node.replies) else _replies(node.replies)
         )
+        texts += [_text(result, "tool") for result in node.results]
         if node.failure is not None:
             texts.append(_text(node.failure, "failure"))
         if node.value is not None:
@@ -361,6 +364,7 @@ li:target > .row, li:target > details > summary > .row { outline:3px solid var(-
 .text { display:block; white-space:pre-wrap; overflow-wrap:anywhere;
   font:13px/1.45 ui-monospace,Menlo,Consolas,monospace; }
 .text.value { color:var(--result); font-weight:600; } .text.failure { color:var(--dead); }
+.text.tool::before { content:"\2192 "; color:var(--soft); }
 .vote { display:inline-block; margin:0 6px 2px 0; padding:0 7px; border:1px solid var(--line);
   border-radius:6px; }
 .text summary { cursor:pointer; } .text i { color:var(--soft); }

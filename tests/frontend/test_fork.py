@@ -6,7 +6,19 @@ import threading
 from typing import Any
 
 import pytest
-from hive_frontend import Dialogue, ForkError, Once, Reply, Shared, TreeOfThoughts, agent, arun, gen, run
+from hive_frontend import (
+    Dialogue,
+    ForkError,
+    Once,
+    Reply,
+    Shared,
+    TreeOfThoughts,
+    agent,
+    arun,
+    gen,
+    run,
+    tool,
+)
 from hive_frontend.testing import ScriptedModel
 
 FORK = TreeOfThoughts(branch_at="fork", branching=3, breadth=9)
@@ -192,6 +204,18 @@ def test_shared_variables_are_one_for_all_branches() -> None:
     assert [found.value[0] for found in result.results] == [["fork0"], ["fork1"], ["fork2"]]
     assert sorted(log) == ["fork0", "fork1", "fork2"]
     assert sorted(found.value[1] for found in result.results) == [False, False, True], "one lock for all"
+
+
+def test_shared_variables_that_only_a_tool_uses_are_shared() -> None:
+    @agent(supervisor=FORK)
+    async def program(log: Shared[list[str]]) -> str:
+        answer = await gen("q", name="fork")
+        await tool(list.append, log, answer, name="note")
+        return answer
+
+    log: list[str] = []
+    run(program, log, model=ScriptedModel(numbered), supervisor=TreeOfThoughts(branch_at="note", branching=2))
+    assert log == ["fork0", "fork0"]
 
 
 def test_classes_say_what_a_fork_of_theirs_is() -> None:

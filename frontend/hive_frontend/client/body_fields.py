@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from hive_frontend.client.contract import Sampling
 from hive_frontend.client.json_text import Json, parsed
-from hive_frontend.client.messages import Message
+from hive_frontend.client.messages import Message, ToolCall
+from hive_frontend.client.tools import Tools
 
 Kind = Literal["sglang", "vllm", "openai", "other"]
 """The server behind OpenAI's endpoints; each kind extends them in its own way."""
@@ -92,6 +93,46 @@ def _json_schema(schema: Any, **more: Any) -> Json:
             "json_schema": {"name": "answer", "schema": schema, **more},
         }
     }
+
+
+def tool_fields(tools: Tools) -> Json:
+    """Return the tools that a model may call in the format of OpenAI's chat endpoint."""
+    listed = [
+        {
+            "type": "function",
+            "function": {"name": name, "description": told, "parameters": json.loads(parameters)},
+        }
+        for name, told, parameters in tools.schemas
+    ]
+    choice: Any = tools.choice
+    if choice not in ("auto", "required", "none"):
+        choice = {"type": "function", "function": {"name": choice}}
+    fields: Json = {"tools": listed, "tool_choice": choice}
+    # Not every server knows the field, and parallel calls are the default of those that do.
+    return fields if tools.parallel else {**fields, "parallel_tool_calls": False}
+
+
+def chat_fields(messages: Sequence[Message]) -> list[Json]:
+    """Return a dialogue in which tools were called in the format of OpenAI's chat endpoint."""
+    fields: list[Json] = []
+    ids: list[str] = []
+    for turn, message in enumerate(messages):
+        if message.role == "tool":
+            # A call that was written as text has no id, but results are in the order of the calls.
+            id = message.tool_call_id or (ids.pop(0) if ids else f"call_{turn}")
+            fields.append({"role": "tool", "tool_call_id": id, "content": message.content})
+            continue
+        fields.append({"role": message.role, "content": message.content})
+        if message.tool_calls:
+            ids = [call.id or f"call_{turn}_{number}" for number, call in enumerate(message.tool_calls)]
+            written = message.tool_calls[0].id is None
+            fields[-1]["content"] = None if written else message.content or None
+            fields[-1]["tool_calls"] = [_call(*each) for each in zip(ids, message.tool_calls, strict=True)]
+    return fields
+
+
+def _call(id: str, call: ToolCall) -> Json:
+    return {"id": id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def message_fields(messages: Sequence[Message]) -> list[Json]:

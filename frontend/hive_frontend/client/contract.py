@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 from hive_frontend.client.cached_message import CachedMessage
-from hive_frontend.client.messages import Message
+from hive_frontend.client.messages import Message, ToolCall
 from hive_frontend.client.reply import Reply
 from hive_frontend.client.structured import schema_of
+from hive_frontend.client.tools import Tools
 from hive_frontend.errors import HiveError, ModelError
 from hive_frontend.wire import SessionHint
 
@@ -186,6 +187,8 @@ class Request(NamedTuple):
     """Timeout of the call in seconds, including retries and the pauses between them; None for the client's default."""
     attempts: int | None = None
     """How often the call is tried in all if the transport fails; None for the client's default."""
+    tools: Tools | None = None
+    """The tools that the model may call; None if there are none."""
 
     @property
     def text(self) -> str:
@@ -213,6 +216,8 @@ class Completion(NamedTuple):
     """How many of them were hits in the server's prefix cache; 0 if the server does not report it."""
     cost: float | None = None
     """Cost of the answer; None if the prices are unknown."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """The tools that the model calls, instead of a final answer."""
 
     @property
     def reply(self) -> Reply:
@@ -225,6 +230,7 @@ class Completion(NamedTuple):
             self.prompt_tokens,
             self.cached_tokens,
             self.cost,
+            self.tool_calls,
         )
 
 
@@ -285,6 +291,9 @@ class Client(ABC):
     def provider(self) -> str:
         """Who serves the model, as traces name it. Before the first answer it may be a guess."""
         return "custom"
+    takes_tools: bool = False
+    """Whether `complete` sends `Request.tools` and turns with tools to the model by itself. For other clients these are
+    written into the prompt, and a JSON schema makes the model write calls as text (`client.tool_text`)."""
 
     answers_now: bool = False
     """Whether `answer_now` can return answers."""

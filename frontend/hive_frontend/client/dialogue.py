@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from hive_frontend.client.contract import Client
 from hive_frontend.client.http.client import as_client
-from hive_frontend.client.messages import Message, Role
+from hive_frontend.client.messages import Message, Role, ToolCall, ToolMessage
+from hive_frontend.client.reply import Reply
 from hive_frontend.errors import NoModelError
 from hive_frontend.operation import current_environment
+
+_ROLES = ("system", "user", "assistant")
 
 
 class Dialogue:
@@ -35,10 +38,7 @@ class Dialogue:
         self._messages: list[Message] = []
         if system is not None:
             self._messages.append(Message("system", system))
-        self._messages.extend(
-            message if type(message) is Message else _as_message(message, number)
-            for number, message in enumerate(messages)
-        )
+        self._messages.extend(_as_message(message, number) for number, message in enumerate(messages))
 
     def user(self, content: str) -> Dialogue:
         """Append a turn of the user, and return the dialogue, so that calls can be chained."""
@@ -46,7 +46,15 @@ class Dialogue:
 
     def assistant(self, content: str) -> Dialogue:
         """Append a turn of the model, and return the dialogue, so that calls can be chained."""
+        if isinstance(content, Reply) and content.tool_calls:
+            self._messages.append(ToolMessage("assistant", str(content), content.tool_calls))
+            return self
         return self._append("assistant", content)
+
+    def tool(self, content: str, call: ToolCall) -> Dialogue:
+        """Append the result of a tool that the last turn of the model called, and return the dialogue."""
+        self._messages.append(ToolMessage("tool", content, (), call.id))
+        return self
 
     def _append(self, role: Role, content: str) -> Dialogue:
         if not isinstance(content, str):
@@ -121,6 +129,8 @@ def as_messages(prompt: object) -> tuple[Message, ...]:
 
 
 def _as_message(item: object, number: int) -> Message:
+    if isinstance(item, Message):
+        return item
     if isinstance(item, dict) and item.keys() == {"role", "content"}:
         role, content = item["role"], item["content"]
     elif isinstance(item, tuple) and len(item) == 2:
@@ -130,9 +140,9 @@ def _as_message(item: object, number: int) -> Message:
             f"message {number} of the prompt is {item!r}; "
             'write {"role": "user", "content": "..."} or ("user", "...")'
         )
-    if role not in get_args(Role) or not isinstance(content, str):
+    if role not in _ROLES or not isinstance(content, str):
         raise TypeError(
-            f"message {number} of the prompt needs a role, one of {', '.join(get_args(Role))}, and a string "
+            f"message {number} of the prompt needs a role, one of {', '.join(_ROLES)}, and a string "
             f"as content, not {role!r} and {type(content).__name__}"
         )
     return Message(role, str(content))

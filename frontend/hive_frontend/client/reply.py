@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+from hive_frontend.client.messages import ToolCall, shown_answer
 
 
 class Reply(str):
@@ -18,6 +21,7 @@ class Reply(str):
         "prompt_tokens",
         "tokens_generated",
         "tokens_replayed",
+        "tool_calls",
     )
 
     tokens_generated: int
@@ -33,6 +37,8 @@ class Reply(str):
     """How many of them were hits in the server's prefix cache; 0 if the server does not report it."""
     cost: float | None
     """Cost of the call by the client's `prices`; None without prices."""
+    tool_calls: tuple[ToolCall, ...]
+    """The tools that the model calls, instead of a final answer."""
 
     def __new__(
         cls,
@@ -43,6 +49,7 @@ class Reply(str):
         prompt_tokens: int = 0,
         cached_tokens: int = 0,
         cost: float | None = None,
+        tool_calls: Iterable[Iterable[Any]] = (),
     ) -> Reply:
         reply = str.__new__(cls, text)
         reply.tokens_generated = tokens_generated
@@ -51,7 +58,13 @@ class Reply(str):
         reply.prompt_tokens = prompt_tokens
         reply.cached_tokens = cached_tokens
         reply.cost = cost
+        reply.tool_calls = tuple(ToolCall(*call) for call in tool_calls) if tool_calls else ()
         return reply
+
+    @property
+    def shown(self) -> str:
+        """The text and the calls of tools, for people to read."""
+        return shown_answer(str(self), self.tool_calls)
 
     def to_json(self) -> list[Any]:
         """Return the arguments of the constructor as JSON values."""
@@ -63,6 +76,7 @@ class Reply(str):
             self.prompt_tokens,
             self.cached_tokens,
             self.cost,
+            *([[list(call) for call in self.tool_calls]] if self.tool_calls else ()),
         ]
 
     def __copy__(self) -> Reply:

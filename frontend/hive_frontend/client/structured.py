@@ -75,12 +75,16 @@ def _explain(model: Any, text: str, finish_reason: str | None, error: Validation
             f"the answer was cut off at max_tokens before it was a complete {_name(model)}: raise max_tokens, or bound "
             f"the strings and lists of the type (max_length); the answer was {shown}"
         )
-    problems = [
-        f"{'.'.join(map(str, item['loc'])) or 'the whole answer'}: {item['msg']}" for item in error.errors()
-    ]
+    problems = problems_of(error, "the whole answer")
+    return f"the answer is not a valid {_name(model)}: {problems}; the answer was {shown}"
+
+
+def problems_of(error: ValidationError, whole: str) -> str:
+    """Describe the problems of a value; `whole` names the value itself."""
+    problems = [f"{'.'.join(map(str, item['loc'])) or whole}: {item['msg']}" for item in error.errors()]
     if len(problems) > _MAX_PROBLEMS:
         problems[_MAX_PROBLEMS:] = [f"and {len(problems) - _MAX_PROBLEMS} more"]
-    return f"the answer is not a valid {_name(model)}: {'; '.join(problems)}; the answer was {shown}"
+    return "; ".join(problems)
 
 
 def _name(model: Any) -> str:

@@ -74,6 +74,10 @@ class TextMessages(Client):
         return await self._model.complete(request, on_text)
 
     @property
+    def takes_tools(self) -> bool:  # type: ignore[override]
+        return self._model.takes_tools
+
+    @property
     def answers_now(self) -> bool:  # type: ignore[override]
         return self._model.answers_now
 

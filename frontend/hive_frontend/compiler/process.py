@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 from weakref import WeakSet
 
 from hive_frontend.compiler import Invoke, Point, Program, Returned, Suspended, Thrown, Yield, program_of
+from hive_frontend.compiler.running.hidden import HELD
 from hive_frontend.errors import ForkError, HiveError
 from hive_frontend.operation import (
     SCOPES_WITH_OPERATIONS,
@@ -201,8 +202,7 @@ def _fork_branch(waiting: Waiting, memo: fork.Memo) -> Waiting:
         if outer := program.outer_objects(closure=not own or program not in own):
             memo.update(outer)
         if program.shared:
-            for name in program.shared & variables.keys():
-                shared = contents(variables[name])
+            for shared in shared_objects(program, variables):
                 memo[id(shared)] = shared
     frames = []
     for program, point, variables in suspended:
@@ -242,6 +242,13 @@ def _own_helpers(waiting: Waiting, memo: fork.Memo) -> list[Program]:
         else:
             outer |= program.outer_objects()
     return own
+
+
+def shared_objects(program: Program, variables: Mapping[str, Any]) -> list[Any]:
+    """Return the values of `Shared` variables, including those that the agent does not read again: what it awaits may
+    refer to them."""
+    kept = {**variables.get(HELD, {}), **variables}
+    return [contents(kept[name]) for name in program.shared & kept.keys()]
 
 
 def contents(value: Any) -> Any:

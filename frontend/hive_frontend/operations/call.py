@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from types import CoroutineType
 from typing import Any, TypeVar, Unpack, cast, overload
 
-from hive_frontend.client.contract import AnswerSettings, SamplingSettings, sampling_of
+from hive_frontend.client.contract import AnswerSettings, Sampling, SamplingSettings, sampling_of
 from hive_frontend.client.dialogue import Dialogue, as_messages
 from hive_frontend.client.messages import Message
 from hive_frontend.client.reply import Reply
 from hive_frontend.client.structured import parse_as
+from hive_frontend.client.tools import ToolList, Tools, checked_choice, model_tools
 from hive_frontend.errors import JournalError
 from hive_frontend.operation import NOT_NOW, Call, NotNow, Operation, tracked
 from hive_frontend.operations.fork import Memo, copy
@@ -52,7 +53,7 @@ class Gen(ModelCall[Any]):
         if self.dialogue is None:
             return self
         same = (self.messages, self.prompt, self.sampling, self.name, self.agent, self.sample)
-        return Gen(*same, copy(self.dialogue, memo), self.schema)
+        return Gen(*same, copy(self.dialogue, memo), self.tools, self.schema)
 
 
 def _first_failed(tasks: list[asyncio.Task[Any]]) -> int:
@@ -142,6 +143,7 @@ class Gather(Operation[list[Any]]):
     def _settle(self, done: list[tuple[Transition, Any]], transition: Transition) -> list[Any]:
         """Record all answers in the order of the parts, whichever arrived first, and return the results."""
         transition.replies = tuple(reply for inner, _ in done for reply in inner.replies)
+        transition.results = tuple(result for inner, _ in done for result in inner.results)
         transition.answers = tuple(answer for inner, _ in done for answer in inner.answers)
         if not transition.parts:
             for dialogue, reply in transition.answers:
@@ -172,6 +174,8 @@ def gen(
     agent: str | None = ...,
     raw: bool = ...,
     sample: int | None = ...,
+    tools: ToolList | Tools | None = ...,
+    tool_choice: str = ...,
     **settings: Unpack[AnswerSettings],
 ) -> Operation[Reply]: ...
 def gen(
@@ -182,6 +186,8 @@ def gen(
     schema: Any = None,
     raw: bool = False,
     sample: int | None = None,
+    tools: ToolList | Tools | None = None,
+    tool_choice: str = "auto",
     **settings: Unpack[AnswerSettings],
 ) -> Operation[Any]:
     """Call the model: `text = await gen("Name a prime.")`.
@@ -196,20 +202,39 @@ def gen(
     type that pydantic supports) the answer is an instance of it instead of text; `InvalidAnswer` is raised if the text
     cannot be parsed, for example because it was cut off at `max_tokens`.
     `sample` overrides the sample number that is sent to the server; the default is the number of the state's firing.
+
+    `tools` are functions that the model may call; `Reply.tool_calls` has the calls. `tool_choice` is `"auto"`,
+    `"required"`, `"none"`, or the name of the tool that the model must call. `act` also makes the calls.
     """
     if raw and not isinstance(prompt, str):
         raise TypeError(f"with raw=True the prompt must be a string, not {type(prompt).__name__}")
+    sampling = sampling_of(schema, **settings)
     # Not `tracked`, which is a price at every step of a search: the compiler knows `gen` where it sees it.
     return Gen(
         () if raw else as_messages(prompt),
         str(prompt) if raw else None,
-        sampling_of(schema, **settings),
+        sampling,
         name,
         None if agent is None else check_name("agent", agent),
         checked_sample(sample),
         prompt if isinstance(prompt, Dialogue) else None,
+        None if tools is None else _offered(tools, tool_choice, sampling, schema, raw),
         schema,
     )
+
+
+def _offered(
+    tools: ToolList | Tools, choice: str, sampling: Sampling, schema: Any, raw: bool
+) -> Tools | None:
+    if raw or schema is not None or sampling.json_schema is not None or sampling.grammar is not None:
+        raise ValueError(
+            "tools exclude raw, regex, json_schema, choices and schema; act(prompt, tools=..., schema=...) has typed "
+            "answers"
+        )
+    if not isinstance(tools, Tools):
+        schemas = tuple(each.schema for each in model_tools(tools))
+        tools = Tools(schemas, checked_choice(choice, [each.name for each in schemas]))
+    return tools if tools.schemas else None
 
 
 def gather(

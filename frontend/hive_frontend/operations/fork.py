@@ -14,7 +14,8 @@ import sys
 import types
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Annotated, Any, NoReturn, TypeVar
 
 from pydantic import BaseModel
@@ -201,6 +202,13 @@ def is_definition(function: types.FunctionType) -> bool:
     for each in (*around, name):
         found = getattr(found, each, None)
     return found is function
+
+
+def closure_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the variables of enclosing functions that a function uses, by name."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # The variable may have no value yet.
+            yield name, cell.cell_contents
 
 
 def _function(value: types.FunctionType, memo: Memo) -> types.FunctionType:

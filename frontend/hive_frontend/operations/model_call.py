@@ -8,6 +8,7 @@ from typing import TypeVar
 from hive_frontend.client.contract import Sampling
 from hive_frontend.client.dialogue import Dialogue
 from hive_frontend.client.messages import Message
+from hive_frontend.client.tools import Tools
 from hive_frontend.operation import Call, Operation
 
 T = TypeVar("T")
@@ -25,6 +26,8 @@ class ModelCall(Operation[T]):
     sample: int | None = None
     dialogue: Dialogue | None = None
     """The dialogue that takes the answer as its next turn."""
+    tools: Tools | None = None
+    """The tools that the model may call."""
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -35,7 +38,7 @@ class ModelCall(Operation[T]):
         """The prompt of the call, for people to read."""
         if self.prompt is not None:
             return self.prompt
-        return "\n\n".join(message.content for message in self.messages)
+        return "\n\n".join(message.shown for message in self.messages)
 
 
 def checked_sample(sample: int | None) -> int | None:

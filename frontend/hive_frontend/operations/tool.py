@@ -9,18 +9,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, Literal, TypeVar, cast, overload
+from typing import Any, TypeVar, cast, overload
 
 from hive_frontend import telemetry
+from hive_frontend.client.tools import WaitsFor, check_tool_settings
 from hive_frontend.errors import ToolTimeout
 from hive_frontend.operation import Operation, entered, tracked
-from hive_frontend.operations.fork import Memo, copy
+from hive_frontend.operations.fork import Memo, closure_of, copy
 from hive_frontend.operations.native import NativeScope
 from hive_frontend.operations.transition import Transition
 from hive_frontend.operations.workspace import Workspace
 
 R = TypeVar("R")
-WaitsFor = Literal["tool", "human"]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -106,12 +106,14 @@ def _holds_workspace(value: Any, seen: set[int]) -> bool:
     """Return whether a function or an argument is, or refers to, a workspace."""
     if isinstance(value, Workspace):
         return True
-    if id(value) in seen or isinstance(value, (str, bytes, int, float, type, ModuleType, FunctionType)):
+    if id(value) in seen or isinstance(value, (str, bytes, int, float, type, ModuleType)):
         return False
     seen.add(id(value))
     match value:
         case MethodType():
             parts: Iterable[Any] = [value.__self__]
+        case FunctionType():
+            parts = [value for _, value in closure_of(value)]
         case functools.partial():
             parts = [value.func, *value.args, *value.keywords.values()]
         case dict():
@@ -174,9 +176,6 @@ def tool(
     """
     if not callable(function):
         raise TypeError(f"tool takes a function and its arguments, not {function!r}")
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
+    check_tool_settings(timeout, waits_for)
     label = name or cast("str | None", getattr(function, "__name__", None))
-    if waits_for not in ("tool", "human"):
-        raise ValueError(f'waits_for must be "tool" or "human", not {waits_for!r}')
     return tracked(Tool(function, args, kwargs, label, timeout, rerun, waits_for))

@@ -6,10 +6,10 @@ import asyncio
 import contextvars
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractAsyncContextManager, suppress
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 R = TypeVar("R")
 
@@ -19,8 +19,14 @@ Limit = Callable[[], AbstractAsyncContextManager[None]]
 _MAX_CONCURRENT = min(32, (os.cpu_count() or 1) + 4)
 
 
+class Connection(Protocol):
+    """Something that tools keep open."""
+
+    async def aclose(self) -> None: ...
+
+
 class ToolThreads:
-    """The threads of a session.
+    """The threads of a session, and what its tools keep open.
 
     The event loop's executor and `concurrent.futures` are not used: the loop waits for its threads when it closes, and
     Python waits for the others when it exits, so one tool that hangs would block both. At most `count` calls run at
@@ -30,6 +36,8 @@ class ToolThreads:
     def __init__(self, count: int = _MAX_CONCURRENT) -> None:
         self._turns = asyncio.Semaphore(count)
         self._idle: list[_Thread] = []
+        self.connections: dict[Hashable, Connection] = {}
+        """What tools keep open until the end of the session, by what it is a connection to."""
 
     async def call(self, function: Callable[[], R], limit: Limit) -> R:
         """Call a function when a thread is free; `limit` bounds the call, but not the wait for a thread."""
@@ -45,11 +53,12 @@ class ToolThreads:
                 else:
                     self._idle.append(thread)
 
-    def close(self) -> None:
-        """End the idle threads."""
+    async def aclose(self) -> None:
+        """End the idle threads and the connections."""
         for thread in self._idle:
             thread.end()
         self._idle.clear()
+        await asyncio.gather(*(each.aclose() for each in self.connections.values()), return_exceptions=True)
 
 
 class _Thread:

@@ -173,6 +173,8 @@ class Transition:
     """What the journal records; None without a journal."""
     replies: Sequence[Reply] = ()
     """The model's replies in this transition."""
+    results: Sequence[str] = ()
+    """The results of the tools that the model called."""
     answers: Sequence[tuple[Dialogue, Reply]] = ()
     """Replies to append to dialogues once all parts of a gather are done."""
     _inner: int = 0

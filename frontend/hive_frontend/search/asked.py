@@ -9,15 +9,16 @@ from typing import Any
 
 from hive_frontend.client.cached_message import Delete
 from hive_frontend.client.contract import Sampling
-from hive_frontend.compiler.process import Waiting, contents
+from hive_frontend.compiler.process import Waiting, contents, shared_objects
 from hive_frontend.compiler.running.hidden import HELD
 from hive_frontend.operation import Operation
 from hive_frontend.operations.call import Gather, Gen
 from hive_frontend.operations.choreography import NewMessage
+from hive_frontend.operations.fork import closure_of
 from hive_frontend.operations.model_call import ModelCall
 from hive_frontend.operations.tool import Tool
 from hive_frontend.operations.transition import Asked, Kept, Transition
-from hive_frontend.search.fingerprint import closure_of, code_behind, fingerprint, shown
+from hive_frontend.search.fingerprint import code_behind, fingerprint, shown
 
 _DATA = (dict, list, tuple, set, frozenset)
 _USUAL = Sampling()
@@ -55,7 +56,7 @@ def _of_call(call: ModelCall[Any], transition: Transition) -> Asked:
     caller = transition.caller
     fields: dict[str, Any] = {"the prompt": call.shown}
     if len(call.messages) > 1:
-        fields["the prompt"] = "\n\n".join(f"{role}: {content}" for role, content in call.messages)
+        fields["the prompt"] = "\n\n".join(f"{message.role}: {message.shown}" for message in call.messages)
     elif call.messages and call.messages[0].role != "user":
         fields["the role"] = call.messages[0].role
     elif call.prompt is not None:
@@ -64,6 +65,8 @@ def _of_call(call: ModelCall[Any], transition: Transition) -> Asked:
         name: value for name, value in call.sampling._asdict().items() if value != getattr(_USUAL, name)
     }
     fields |= {"the agent": call.agent or caller.agent, "the model": caller.model, "sample": call.sample}
+    if call.tools is not None:
+        fields["the tools"] = call.tools
     if isinstance(call, NewMessage):
         fields |= {
             "tokens": call.tokens,
@@ -122,7 +125,7 @@ def _apart(waiting: Waiting) -> list[Any]:
     found: list[Any] = []
     for program, _, variables in waiting.frames:
         found += [each for each in program.outer_objects().values() if type(each) not in _DATA]
-        found += [contents(variables[name]) for name in program.shared if name in variables]
+        found += shared_objects(program, variables)
     return found
 
 

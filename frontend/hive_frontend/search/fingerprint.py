@@ -13,7 +13,6 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from hashlib import blake2b
 from types import (
     BuiltinFunctionType,
@@ -26,6 +25,7 @@ from types import (
 from typing import Any
 
 from hive_frontend.operations.child import Child
+from hive_frontend.operations.fork import closure_of
 from hive_frontend.operations.transition import Shown
 from hive_frontend.operations.workspace import Workspace
 
@@ -207,13 +207,6 @@ class _Reader:
 def _hash(kind: str, *parts: str) -> str:
     text = "\0".join([kind, *parts])
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def closure_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of enclosing functions that a function uses, by name."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # The variable may have no value yet.
-            yield name, cell.cell_contents
 
 
 def _of_code(code: CodeType, doc: str | None = None) -> str:

@@ -385,6 +385,7 @@ class Search:
             # The agent has handled the error. A resumed run must get the same error here.
             run.session.keep_error(firing.operation, transition, firing.answer.error)
         new.borrowed = firing.borrowed
+        new.results = transition.results
         self._supervisor.commit(new)
 
     # New states

@@ -16,6 +16,7 @@ from hive_frontend.client.contract import Client, Completion, OnText, Request
 from hive_frontend.client.http.client import as_client
 from hive_frontend.client.reply import Reply
 from hive_frontend.client.request_span import request_span, set_answer
+from hive_frontend.client.tool_text import answer_now, complete
 from hive_frontend.errors import HiveError, JournalError, NoModelError
 from hive_frontend.operation import Operation, enter, leave
 from hive_frontend.operations.budget import Budget, Meter
@@ -109,7 +110,7 @@ class Session:
             for client in clients:
                 await self._end_session(client)
         finally:
-            self.threads.close()
+            await self.threads.aclose()
             if self._owns_client and self._client is not None:
                 await self._client.aclose()
 
@@ -170,7 +171,7 @@ class Session:
         agent = call.agent or transition.caller.agent
         if (known := self._recall(call, transition)) is not None:
             return self._usage.count(known, agent)
-        done = await self._ask(call, transition, lambda client, *request: client.complete(*request))
+        done = await self._ask(call, transition, complete)
         return self._keep(done, agent, call, transition)
 
     async def make(
@@ -225,10 +226,9 @@ class Session:
 
     async def _send(self, client: Client, call: ModelCall[Any], transition: Transition, send: Send[A]) -> A:
         agent = call.agent or transition.caller.agent
-        if (client, agent) in self._registrations:
-            registration = self._registrations[client, agent]
-        else:
-            registration = self._register(client, agent)
+        if (client, agent) not in self._registrations:
+            self._register(client, agent)
+        registration = self._registrations[client, agent]
         if registration is not None and not registration.done():
             # Shielded: a cancelled branch must not cancel the registration that others wait for.
             await asyncio.shield(registration)
@@ -258,7 +258,7 @@ class Session:
         if meter.limited:
             meter.check()
         try:
-            done = client.answer_now(self._request(call, transition))
+            done = answer_now(client, self._request(call, transition))
         except Exception:
             meter.admit()
             raise
@@ -306,6 +306,7 @@ class Session:
             caller.model,
             caller.timeout_s,
             caller.attempts,
+            call.tools,
         )
 
     def _recall(self, call: ModelCall[Any], transition: Transition) -> Reply | None:
@@ -347,13 +348,12 @@ class Session:
 
         return listen
 
-    def _register(self, client: Client, agent: str) -> asyncio.Task[None]:
+    def _register(self, client: Client, agent: str) -> None:
         """Register `agent` before its first call; concurrent calls wait for the same registration."""
         key = client, check_name("agent", agent)
         registration = asyncio.ensure_future(client.register(agent, self.id))
         self._registrations[key] = registration
         registration.add_done_callback(lambda task: self._forget_if_failed(task, key))
-        return registration
 
     def _forget_if_failed(self, task: asyncio.Task[None], key: tuple[Client, str]) -> None:
         if task.cancelled() or task.exception() is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -52,6 +52,7 @@ class State:
         "parent",
         "path",
         "replies",
+        "results",
         "score",
         "sleeping",
         "spent",
@@ -96,6 +97,8 @@ class State:
         """Whether it is dead because a budget is spent."""
         self.replies = replies
         """The model's answers between the parent and this state."""
+        self.results: Sequence[str] = ()
+        """The results of tools that the model called between the parent and this state."""
         self.asked: Ask | None = None
         """The question of the supervisor that this state answers; None for states of the search."""
         if kind == "dead":

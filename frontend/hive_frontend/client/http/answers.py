@@ -7,6 +7,7 @@ from typing import Any
 
 from hive_frontend.client.contract import Completion, Sampling
 from hive_frontend.client.json_text import Json, as_json
+from hive_frontend.client.messages import ToolCall
 from hive_frontend.client.structured import InvalidAnswer
 from hive_frontend.errors import ModelError
 
@@ -90,11 +91,46 @@ def choices_of(answer: Json) -> list[Any]:
 
 def read_choice(choice: Json, used: Any, usage: PromptUsage) -> Completion:
     """Parse one choice, of `used` tokens."""
-    text = as_dict(choice["message"]).get("content") if "message" in choice else choice.get("text")
+    message = as_dict(choice.get("message"))
+    text = message.get("content") if "message" in choice else choice.get("text")
     # A model that stopped at once, or was cut off while thinking, leaves the content empty or null.
-    return completion_of(
+    done = completion_of(
         text or "", as_dict(choice.get("meta_info")), used, choice.get("finish_reason"), usage
     )
+    calls = message.get("tool_calls")
+    return done._replace(tool_calls=read_tool_calls(calls)) if calls else done
+
+
+def read_tool_calls(calls: Any) -> tuple[ToolCall, ...]:
+    """Parse the calls of tools in an answer of OpenAI's chat endpoint."""
+    found = []
+    for number, call in enumerate(calls if isinstance(calls, list) else []):
+        function = as_dict(as_dict(call).get("function"))
+        arguments = function.get("arguments")
+        # Some servers send the arguments as an object.
+        text = arguments if isinstance(arguments, str) else as_json(arguments or {}).decode()
+        found.append(ToolCall(str(call.get("id") or f"call_{number}"), str(function.get("name")), text))
+    return tuple(found)
+
+
+class StreamedCalls:
+    """The calls of tools in a streamed answer, which arrive in pieces."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, Json] = {}
+
+    def take(self, pieces: Any) -> None:
+        """Process the `tool_calls` of an event."""
+        for piece in map(as_dict, pieces or ()):
+            call = self._calls.setdefault(piece.get("index", 0), {"function": {"name": "", "arguments": ""}})
+            call["id"] = piece.get("id") or call.get("id")
+            function = as_dict(piece.get("function"))
+            for field in ("name", "arguments"):
+                call["function"][field] += function.get(field) or ""
+
+    def all(self) -> tuple[ToolCall, ...]:
+        """Return the calls, once the answer is complete."""
+        return read_tool_calls([self._calls[index] for index in sorted(self._calls)])
 
 
 def split_evenly(used: Any, count: int) -> list[Any]:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-from hive_frontend.client.body_fields import grammar_fields, matches_grammar, message_fields, sampling_fields
+from hive_frontend.client.body_fields import grammar_fields, matches_grammar, sampling_fields
 from hive_frontend.client.cached_message import CachedMessage
 from hive_frontend.client.contract import (
     CallTimeout,
@@ -33,6 +33,7 @@ from hive_frontend.client.http.transport import Transport
 from hive_frontend.client.json_text import Json
 from hive_frontend.client.messages import Message
 from hive_frontend.client.prices import Prices
+from hive_frontend.client.tool_text import complete_as_text, uses_tools, without_tools
 from hive_frontend.errors import HiveError, ModelError
 from hive_frontend.wire import HEADER_PREFIX, SessionHint, check_name, sample_seed
 
@@ -78,6 +79,8 @@ class HttpClient(Client):
     generation requests; all other requests go to `servers` directly, some of which may be down. Requests of a session
     go to the same server while it is up, or, with `affinity="agent"`, requests of an agent in all sessions.
     """
+
+    takes_tools = True
 
     def __init__(
         self,
@@ -139,9 +142,8 @@ class HttpClient(Client):
         self._generate = GenerateRoute(self._transport)
         self._openai = OpenAIRoutes(self._transport, extra_body or {})
         # Behind a router the tag of a request is sent in headers, which can name one call only.
-        self._merger = (
-            Merger(self._transport, self._serve, self._takes_prompts) if merge and servers is None else None
-        )
+        merges = merge and servers is None
+        self._merger = Merger(self._transport, self._serve, self._takes_prompts) if merges else None
 
     @property
     def url(self) -> str:
@@ -153,8 +155,16 @@ class HttpClient(Client):
         return "hive" if self._is_hive else "sglang" if self._has_generate else "openai"
 
     async def complete(self, request: Request, on_text: OnText | None = None) -> Completion:
-        done = await self._with_timeout(request, lambda attempts: self._draw(request, attempts, on_text))
-        return done if self._prices is None else self._prices.charge(done)
+        if not uses_tools(request) or await self._names.parses_tools(request):
+            try:
+                done = await self._with_timeout(
+                    request, lambda attempts: self._draw(request, attempts, on_text)
+                )
+                return done if self._prices is None else self._prices.charge(done)
+            except ModelError as error:
+                if not self._names.refuses_tools(request, error):
+                    raise
+        return await complete_as_text(self, request, on_text)
 
     async def prefill(self, call: MessageCall) -> CachedMessage:
         return await self._with_timeout(
@@ -185,21 +195,21 @@ class HttpClient(Client):
             ) from None
 
     def render(self, messages: Sequence[Message]) -> str:
-        known = self._prompts.get("", tuple(messages))
+        messages = tuple(without_tools(messages))
+        known = self._prompts.get("", messages)
         if known is not None:
             return known.text
         answer = None
         if self._is_hive is not False:
-            body = render_body(messages, [])
-            send = self._transport.send_blocking if self._behind is None else self._behind.send_blocking
-            answer = send("/hive/render", body, timeout_s=_RENDER_S)
+            send = (self._behind or self._transport).send_blocking
+            answer = send("/hive/render", render_body(messages, []), timeout_s=_RENDER_S)
         if answer is None:
             raise ModelError(
                 f"{self.url} is not a Hive server, and only a Hive server can render a dialogue with its chat "
                 "template; start one with python -m hive.launch_server"
             )
         prompt = read_prompt(answer, [])
-        self._prompts.add("", tuple(messages), prompt)
+        self._prompts.add("", messages, prompt)
         return prompt.text
 
     async def register(self, agent: str, session: str) -> None:
@@ -264,7 +274,8 @@ class HttpClient(Client):
         """Send calls, and settle them. Unless the server takes several prompts, they differ only in seed and tag."""
         request = calls[0].request
         attempts = self._attempts if request.attempts is None else request.attempts
-        if self._has_hive_generate and not (request.prompt is None and self._chat_only):
+        chat = request.prompt is None and (self._chat_only or calls[0].chat)
+        if self._has_hive_generate and not chat:
             if request.prompt is not None:
                 await self._detect_hive()
             if self._is_hive is not False and await self._serve_hive(calls, attempts):
@@ -352,7 +363,7 @@ class HttpClient(Client):
         request = call.request
         if request.prompt is None:
             prompt = None
-            if self._is_hive is not False and not self._chat_only:
+            if self._is_hive is not False and not self._chat_only and not call.chat:
                 prompt = await self._rendering.prompt(request.session, request.messages)
                 self._is_hive = prompt is not None
             if prompt is not None and prompt.sampling_params is not None:
@@ -401,15 +412,8 @@ class HttpClient(Client):
 
     async def _serve_openai(self, calls: Sequence[PendingCall], attempts: int) -> None:
         request = calls[0].request
-        sampling = request.sampling
-        for call in calls:
-            call.unchecked = True
-        served = await self._names.named(request.model)
         identity = self._tags.identity(request, await self._detect_hive())
-        chat = request.prompt is None
-        prompt: Json = {"messages": message_fields(request.messages)} if chat else {"prompt": request.prompt}
-        fields = {"model": served.name, **sampling_fields(sampling), "seed": identity.seed, **identity.fields}
-        await self._openai.draw(calls, {**prompt, **fields}, served, attempts, identity.headers)
+        await self._openai.draw(calls, identity, await self._names.named(request.model), attempts)
 
     async def _make_message(
         self, kind: MessageKind, call: MessageCall, attempts: int, on_text: OnText | None

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from hive_frontend.client.contract import Completion, OnText, Request
 from hive_frontend.client.http.streamed import StreamedText
 from hive_frontend.client.http.transport import Transport
+from hive_frontend.client.tool_text import uses_tools
 from hive_frontend.errors import HiveError, ModelError
 
 _log = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ class PendingCall:
         "abandoned",
         "abort",
         "answer",
+        "chat",
         "error",
         "prompt_key",
         "refused",
@@ -49,6 +51,8 @@ class PendingCall:
 
     def __init__(self, request: Request, on_text: OnText | None) -> None:
         self.request = request
+        self.chat = uses_tools(request)
+        """Whether only the chat endpoint can answer, because it parses calls of tools."""
         self.text = None if on_text is None else StreamedText(on_text, request.sampling.stop)
         self.answer: asyncio.Future[Completion | None] = asyncio.get_running_loop().create_future()
         """The answer, or None if the call must be sent separately."""
@@ -59,6 +63,7 @@ class PendingCall:
             request.sampling,
             request.session,
             request.model,
+            request.tools,
             self.text is None,
         )
         """What calls that share a prompt in a request have in common: all but seed and tag."""
@@ -137,7 +142,9 @@ class Merger:
         """Send the calls that were collected in this turn."""
         groups = [calls for group in forming.pop(attempts).values() if (calls := waiting(group))]
         if self._takes_prompts():
-            groups = [[call for calls in groups for call in calls]]
+            chats = [calls for calls in groups if calls[0].chat]
+            others = [call for calls in groups if not calls[0].chat for call in calls]
+            groups = [*chats, others] if others else chats
         for group in groups:
             for start in range(0, len(group), MAX_MERGED):
                 self._send(group[start : start + MAX_MERGED])

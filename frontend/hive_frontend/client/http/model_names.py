@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from hive_frontend.client.body_fields import Kind
+from hive_frontend.client.contract import Request
 from hive_frontend.client.http.answers import as_dict
 from hive_frontend.client.http.transport import Transport
 from hive_frontend.client.json_text import Json
+from hive_frontend.client.tool_text import uses_tools
 from hive_frontend.errors import ModelError
 
+_log = logging.getLogger(__name__)
 _OWNERS: Mapping[str, Kind] = {
     "sglang": "sglang",
     "vllm": "vllm",
@@ -44,7 +48,9 @@ class ModelNames:
         self._default = default
         self._request = request
         self._served: dict[str | None, Served] = {}
-        self._deterministic: bool | None = None
+        self._info: Json | None = None
+        self._refuses_tools = False
+        """Whether the server has refused a request because of its tools."""
 
     async def named(self, name: str | None) -> Served:
         """Return the model called `name`; the first one that the server lists if `name` and `default` are None.
@@ -79,11 +85,43 @@ class ModelNames:
         They are, except on an SGLang server with --enable-deterministic-inference, which gives each the same seed.
         """
         if (await self.named(name)).kind == "sglang":
-            if self._deterministic is None:
-                info = await self._request("GET", "/server_info")
-                self._deterministic = as_dict(info).get("enable_deterministic_inference") is not False
-            return not self._deterministic
+            return (await self._server_info()).get("enable_deterministic_inference") is False
         return True
+
+    async def parses_tools(self, request: Request) -> bool:
+        """Return whether the server's chat endpoint parses calls of tools, or the request says so."""
+        if request.tools is not None and request.tools.format != "auto":
+            return request.tools.format == "native"
+        if (await self.named(request.model)).kind == "sglang":
+            return bool((await self._server_info()).get("tool_call_parser"))
+        return not self._refuses_tools
+
+    def refuses_tools(self, request: Request, error: ModelError) -> bool:
+        """Return whether an error says that the server supports no tools, as far as the client may do without them."""
+        is_forced = request.tools is not None and request.tools.format == "native"
+        if is_forced or error.status not in (400, 404, 422, 501) or "tool" not in str(error).lower():
+            return False
+        if not uses_tools(request):
+            return False
+        known = self._served.get(self._default if request.model is None else request.model)
+        if known is not None and known.kind == "openai":
+            return False  # It supports tools, so the error is about something in them.
+        if not self._refuses_tools:
+            _log.warning("%s; the model is made to write its calls of tools as JSON instead", error)
+        self._refuses_tools = True
+        return True
+
+    async def _server_info(self) -> Json:
+        """Return the arguments of an SGLang server; empty if it does not show them."""
+        async with self._transport.connection().lock:
+            if self._info is None:
+                try:
+                    self._info = as_dict(await self._request("GET", "/server_info"))
+                except ModelError as error:
+                    if error.status is None:
+                        raise
+                    self._info = {}
+        return self._info
 
     def _find(self, name: str | None, listing: Json | None) -> Served:
         cards = {str(card.get("id")): card for card in map(as_dict, as_dict(listing).get("data") or [])}

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hive_frontend.client.body_fields import is_wrapped, openai_grammar_fields, unwrapped
+from hive_frontend.client.body_fields import (
+    chat_fields,
+    is_wrapped,
+    openai_grammar_fields,
+    sampling_fields,
+    tool_fields,
+    unwrapped,
+)
 from hive_frontend.client.http.answers import (
     NO_USAGE,
+    StreamedCalls,
     as_dict,
     choices_of,
     completion_of,
@@ -17,6 +25,7 @@ from hive_frontend.client.http.answers import (
 )
 from hive_frontend.client.http.merging import PendingCall, fail_started, waiting
 from hive_frontend.client.http.model_names import Served
+from hive_frontend.client.http.tags import Identity
 from hive_frontend.client.http.transport import Transport
 from hive_frontend.client.json_text import Json
 from hive_frontend.errors import ModelError
@@ -34,15 +43,25 @@ class OpenAIRoutes:
     async def draw(
         self,
         calls: Sequence[PendingCall],
-        prompt: Json,
+        identity: Identity,
         served: Served,
         attempts: int,
-        headers: Mapping[str, str] | None,
     ) -> None:
-        """Settle each call with one choice; calls without a choice stay waiting. `prompt` has the fields of the body
-        that are the same for all servers."""
-        sampling = calls[0].request.sampling
-        chat = "messages" in prompt
+        """Settle each call with one choice; calls without a choice stay waiting. `identity` is that of the first."""
+        for call in calls:
+            call.unchecked = True
+        request = calls[0].request
+        sampling = request.sampling
+        chat = request.prompt is None
+        prompt: Json = {"messages": chat_fields(request.messages)} if chat else {"prompt": request.prompt}
+        if request.tools is not None:
+            prompt |= tool_fields(request.tools)
+        prompt |= {
+            "model": served.name,
+            **sampling_fields(sampling),
+            "seed": identity.seed,
+            **identity.fields,
+        }
         grammar = openai_grammar_fields(sampling, served.kind, chat=chat)
         wrapped = is_wrapped(sampling, served.kind, chat=chat)
         while True:
@@ -52,7 +71,7 @@ class OpenAIRoutes:
                 body["no_stop_trim"] = True
             path = "/v1/chat/completions" if chat else "/v1/completions"
             try:
-                await self._draw(path, calls, body, attempts, headers, wrapped)
+                await self._draw(path, calls, body, attempts, identity.headers, wrapped)
                 return
             except ModelError as error:
                 if error.status != 400 or length != "max_tokens" or "max_completion_tokens" not in str(error):
@@ -104,11 +123,13 @@ class OpenAIRoutes:
         sent: list[PendingCall] = []
         finish: dict[int, Any] = {}
         matched: dict[int, Any] = {}
+        tools: dict[int, StreamedCalls] = {}
         usage: Json = {}
 
         def next_body() -> Json:
             sent[:] = waiting(calls)
             finish.clear()
+            tools.clear()
             return {**body, "n": len(sent)} if len(sent) > 1 else body
 
         def on_event(event: Json) -> None:
@@ -125,7 +146,10 @@ class OpenAIRoutes:
                 call.started = True
                 if call.abandoned or call.text is None:
                     continue
-                piece = choice["delta"].get("content") if "delta" in choice else choice.get("text")
+                delta = as_dict(choice.get("delta"))
+                piece = delta.get("content") if "delta" in choice else choice.get("text")
+                if delta.get("tool_calls"):
+                    tools.setdefault(index, StreamedCalls()).take(delta["tool_calls"])
                 call.text.grow(call.text.text + (piece or ""))
                 finish[index] = choice.get("finish_reason") or finish.get(index)
                 matched[index] = choice.get("matched_stop") or matched.get(index)
@@ -144,6 +168,8 @@ class OpenAIRoutes:
             if finish.get(index) is not None and call.text is not None:
                 text = call.text.finish(matched.get(index))
                 done = completion_of(text, {}, used[index], finish[index], prompt_usage)
+                if index in tools:
+                    done = done._replace(tool_calls=tools[index].all())
                 if call.is_waiting:
                     prompt_usage = NO_USAGE
                 call.settle(done)
