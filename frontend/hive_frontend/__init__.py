@@ -48,8 +48,12 @@ if TYPE_CHECKING:
     from hive_frontend.operations.choice import choose
     from hive_frontend.operations.choreography import decode, prefill
     from hive_frontend.operations.fork import Shared
+    from hive_frontend.operations.human import ask_human
     from hive_frontend.operations.tool import tool
     from hive_frontend.operations.workspace import Workspace
+    from hive_frontend.runs.history import Answer
+    from hive_frontend.runs.questions import Question
+    from hive_frontend.runs.store import RunStore, StoredRun
     from hive_frontend.runtime import arun, run
     from hive_frontend.search.events import Event, Piece, Progress
     from hive_frontend.search.run_result import Result, RunResult
@@ -73,6 +77,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MCTS",
     "Agent",
+    "Answer",
     "Ask",
     "Beam",
     "BestOfN",
@@ -106,10 +111,12 @@ __all__ = [
     "Piece",
     "Prices",
     "Progress",
+    "Question",
     "Reply",
     "Request",
     "Result",
     "RunResult",
+    "RunStore",
     "Sampling",
     "SearchProgress",
     "SearchTree",
@@ -118,6 +125,7 @@ __all__ = [
     "Session",
     "Shared",
     "State",
+    "StoredRun",
     "Stream",
     "Supervisor",
     "SupervisorError",
@@ -131,6 +139,7 @@ __all__ = [
     "Workspace",
     "agent",
     "arun",
+    "ask_human",
     "best_first",
     "choose",
     "decode",
@@ -169,8 +178,12 @@ _NAMES_OF = {
     "operations.choice": "choose",
     "operations.choreography": "decode prefill",
     "operations.fork": "Shared",
+    "operations.human": "ask_human",
     "operations.tool": "tool",
     "operations.workspace": "Workspace",
+    "runs.history": "Answer",
+    "runs.questions": "Question",
+    "runs.store": "RunStore StoredRun",
     "runtime": "arun run",
     "search.events": "Event Piece Progress",
     "search.run_result": "Result RunResult",

@@ -123,7 +123,7 @@ def sampling_of(
     return _sampling(
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         json_schema=json_schema,
-        choices=() if choices is None else _checked_choices(choices),
+        choices=() if choices is None else checked_choices(choices),
         **others,
     )
 
@@ -138,7 +138,8 @@ def _sampling(**settings: Any) -> Sampling:
     return Sampling(**settings)
 
 
-def _checked_choices(choices: Sequence[str]) -> tuple[str, ...]:
+def checked_choices(choices: Sequence[str]) -> tuple[str, ...]:
+    """Return `choices` as a tuple; `ValueError` unless they are a list of texts."""
     options = () if isinstance(choices, str) else tuple(choices)
     if not options or not all(isinstance(option, str) and option for option in options):
         raise ValueError(f"choices must be a list of non-empty strings, not {choices!r}")
@@ -325,6 +326,9 @@ class Client(ABC):
 
     def hint(self, hint: SessionHint) -> None:  # noqa: B027
         """Tell the server what to expect of a session, in the background: it neither waits nor fails."""
+
+    async def pause_session(self, session: str) -> None:  # noqa: B027
+        """Tell the server that `session` waits for people, and makes no call before they answer."""
 
     async def end_session(self, session: str) -> None:  # noqa: B027
         """Tell the server that `session` will make no more calls."""

@@ -14,6 +14,7 @@ from hive_frontend.compiler.running.hidden import HELD
 from hive_frontend.operation import Operation
 from hive_frontend.operations.call import Gather, Gen
 from hive_frontend.operations.choreography import NewMessage
+from hive_frontend.operations.human import AskHuman
 from hive_frontend.operations.model_call import ModelCall
 from hive_frontend.operations.tool import Tool
 from hive_frontend.operations.transition import Asked, Kept, Transition
@@ -30,6 +31,11 @@ def asked_by(operation: object, transition: Transition) -> Asked:
             return _of_call(operation, transition)
         case Tool():
             return _of_tool(operation, transition)
+        case AskHuman():
+            return {
+                "the question": shown(operation.text),
+                "the answers": shown((operation.choices, operation.schema)),
+            }
         case Delete():
             return {"the message": shown(operation.message.content)}
         case Gather():

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-Status = Literal["expanded", "pruned", "dead", "result", "returned"]
+Status = Literal["expanded", "pruned", "dead", "result", "returned", "waiting"]
 
 
 class TreeNode(BaseModel):
@@ -20,7 +20,8 @@ class TreeNode(BaseModel):
     """The source line of its call; None for results and dead ends."""
     status: Status
     """`expanded`: it was fired; `pruned`: it was dropped; `dead`: it failed; `result`: the agent returned;
-    `returned`: another agent that works for this one (a child, a voter) returned or yielded."""
+    `returned`: another agent that works for this one (a child, a voter) returned or yielded; `waiting`: it waits for a
+    person."""
     agent: str
     """The agent that the state belongs to."""
     score: float | None

@@ -59,7 +59,7 @@ class _Page:
         )
 
     def _summary(self) -> str:
-        counts = dict.fromkeys(("expanded", "pruned", "dead", "result", "returned"), 0)
+        counts = dict.fromkeys(_WORDS, 0)
         for node in self._tree.nodes:
             counts[node.status] += 1
         generated = sum(node.tokens_generated for node in self._tree.nodes)
@@ -70,7 +70,7 @@ class _Page:
             *(
                 (status, f"{count} {_WORDS[status]}{'s' if status == 'result' and count != 1 else ''}")
                 for status, count in counts.items()
-                if count or status != "returned"
+                if count or status not in ("returned", "waiting")
             ),
             ("plain", f"{generated:,} tokens generated"),
             ("plain", f"{replayed:,} replayed{share}"),
@@ -233,7 +233,14 @@ def _folded(prompts: list[str], name: str) -> str:
     )
 
 
-_WORDS = {"expanded": "kept", "pruned": "pruned", "dead": "dead", "result": "result", "returned": "returned"}
+_WORDS = {
+    "expanded": "kept",
+    "pruned": "pruned",
+    "dead": "dead",
+    "result": "result",
+    "returned": "returned",
+    "waiting": "waiting for a person",
+}
 
 _CSS = """
 :root { --ink:#1d2433; --soft:#667085; --line:#d5dae3; --card:#fff; --page:#f5f6f9; --kept:#3b6fd4;
@@ -250,7 +257,7 @@ h1 { font-size:20px; margin:24px 0 6px; }
   margin-right:6px; background:currentColor; }
 .fact.plain::before { display:none; }
 .fact.expanded::before { background:var(--kept); } .fact.pruned::before { background:var(--pruned); }
-.fact.returned::before { background:var(--returned); }
+.fact.returned::before { background:var(--returned); } .fact.waiting::before { background:var(--best); }
 .fact.inner::before { width:16px; height:0; border-radius:0; border-top:2px dashed var(--returned);
   background:none; vertical-align:middle; }
 .fact.dead::before { background:var(--dead); } .fact.result::before { background:var(--result); }
@@ -262,7 +269,7 @@ svg circle { stroke:var(--card); stroke-width:1.5; fill:var(--kept); }
 svg path.inner { stroke:var(--returned); stroke-dasharray:3 3; opacity:.6; }
 svg circle.inner { fill:var(--card); stroke:var(--returned); }
 svg circle.pruned { fill:var(--pruned); } svg circle.returned { fill:var(--returned); }
-svg circle.dead { fill:var(--dead); }
+svg circle.dead { fill:var(--dead); } svg circle.waiting { fill:var(--best); }
 svg circle.result { fill:var(--result); } svg circle.best { stroke:var(--best); stroke-width:2.5; }
 ul { list-style:none; margin:0; padding:0 0 0 18px; border-left:1px solid var(--line); }
 ul.tree { border:0; padding:0 0 60px; }
@@ -297,5 +304,5 @@ li:target > .row, li:target > details > summary > .row { outline:3px solid var(-
 .chip.agent { color:var(--returned); }
 .chip.score { color:var(--ink); font-weight:600; } .chip.replayed { color:var(--result); }
 .result > .row .status { background:var(--result); color:var(--card); }
-.dead > .row .status { color:var(--dead); }
+.dead > .row .status { color:var(--dead); } .waiting > .row .status { color:var(--best); font-weight:600; }
 """
