@@ -34,14 +34,14 @@ class RunLock:
         try:
             yield
         finally:
-            self.release(delete=True)
+            self.release()
 
     def take(self) -> bool:
-        """Take the lock; False if another program has it."""
+        """Take the lock; False if another program has it, or is just deleting it."""
         try:
             self._connection.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY and self._file.exists():
                 raise
             self._connection.close()
             return False
