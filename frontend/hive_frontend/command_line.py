@@ -74,7 +74,8 @@ def _list(arguments: argparse.Namespace) -> None:
 def _show(arguments: argparse.Namespace) -> None:
     store = RunStore(arguments.store)
     run = store.get(arguments.run)
-    facts = {"agent": run.agent, "status": run.status, "outcome": run.outcome, "forked from": run.forked_from}
+    agent = f"{run.agent}({', '.join(f'{name}={text}' for name, text in run.arguments.items())})"
+    facts = {"agent": agent, "status": run.status, "outcome": run.outcome, "forked from": run.forked_from}
     for name, fact in facts.items():
         if fact is not None:
             print(f"{name + ':':13}{fact}")

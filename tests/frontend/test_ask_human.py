@@ -15,6 +15,7 @@ from hive_frontend import (
     RunStore,
     Session,
     TreeOfThoughts,
+    Vote,
     agent,
     arun,
     ask_human,
@@ -229,6 +230,57 @@ def test_agents_that_work_for_others_ask(store: RunStore, how: str) -> None:
     again = run(parent, model=scripted, store=store, run_id="r")
     assert sorted(found.value for found in again.results) == ["p:0 a", "p:1 b"]
     assert len(scripted.calls) == 4
+
+
+@agent
+async def judge(candidates: list[str]) -> int:
+    return int(await ask_human(f"Which of {candidates}?", choices=["0", "1"]))
+
+
+@agent(
+    supervisor=TreeOfThoughts(
+        branch_at="idea", branching=2, breadth=1, limit=None, select=Vote(judge, votes=2)
+    )
+)
+async def voted(question: str) -> str:
+    for turn in range(2):
+        question += await gen(f"{question}{turn}", name="idea")
+    return question
+
+
+def test_people_vote(store: RunStore) -> None:
+    whole = run(voted, "q", model=model(), seed=1, on_question=lambda question: "1")
+    rounds = 0
+    while (result := run(voted, "q", model=model(), seed=1, store=store, run_id="r")).questions:
+        rounds += 1
+        for question in result.questions:
+            store.answer("r", question.at, "1")
+    assert result.results == whole.results
+    assert rounds == 1
+
+
+def test_branches_that_are_long_ask(store: RunStore) -> None:
+    @agent(supervisor=BestOfN(2, at="first"))
+    async def long() -> str:
+        text = await gen("first", name="first")
+        for _ in range(120):
+            text = await gen("next")
+        return text + await ask_human(f"After {text}?")
+
+    result = run(long, model=model(), store=store, run_id="r")
+    first, second = result.questions
+    assert first.at != second.at
+    assert first.at.startswith("h:")
+    store.answer("r", first.at, " a")
+    store.answer("r", second.at, " b")
+    scripted = model()
+    done = run(long, model=scripted, store=store, run_id="r")
+    assert sorted(found.value for found in done.results) == ["next:0 a", "next:0 b"]
+    assert not scripted.calls
+    new = store.fork("r", first.at, " c")
+    again = run(long, model=scripted, store=store, run_id=new)
+    assert "next:0 c" in [found.value for found in again.results]
+    assert not scripted.calls
 
 
 def test_a_handler_may_leave_questions_open(store: RunStore) -> None:

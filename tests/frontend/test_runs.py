@@ -73,6 +73,7 @@ def test_many_runs_are_listed_and_deleted(store: RunStore) -> None:
     assert store.runs("failed") == []
     found = store.get("first")
     assert found.agent == "program"
+    assert found.arguments == {"question": "'q'"}
     assert found.outcome == repr(first.value)
     assert found.created <= found.updated
     store.delete("first")

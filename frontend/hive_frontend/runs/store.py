@@ -7,12 +7,12 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from hive_frontend.errors import JournalError
 from hive_frontend.runs.history import Answer, answer_of, edited
@@ -34,15 +34,14 @@ CREATE TABLE runs (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, agent TEXT NOT NULL, ended TEXT, outcome TEXT,
     forked_from TEXT, created REAL NOT NULL, updated REAL NOT NULL);
 CREATE TABLE entries (
-    run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE, number INTEGER NOT NULL, entry TEXT NOT NULL,
-    PRIMARY KEY (run, number));
+    number INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE, entry TEXT NOT NULL);
+CREATE INDEX entries_of_runs ON entries (run);
 CREATE TABLE questions (
     run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE, at TEXT NOT NULL, question TEXT NOT NULL,
     entry TEXT NOT NULL, PRIMARY KEY (run, at));
 PRAGMA user_version = {_FORMAT};
 COMMIT;
 """
-_ADD_ENTRY = "INSERT INTO entries SELECT ?, COALESCE(MAX(number), -1) + 1, ? FROM entries WHERE run = ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +50,8 @@ class StoredRun:
 
     id: str
     agent: str
+    arguments: Mapping[str, str]
+    """The arguments of the agent as text, shortened."""
     status: Status
     outcome: str | None
     """The `repr` of its best result, or the error that ended it."""
@@ -194,12 +195,13 @@ class RunStore:
         connection = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)
         try:
             connection.row_factory = sqlite3.Row
-            (format,) = connection.execute("PRAGMA user_version").fetchone()
-            if format == 0 and self._is_empty(connection):
+            if _is_empty(connection):
+                # Only one process makes the tables. SQLite's own locks do not cover the change of the journal mode.
                 with self._lock(0).held():
-                    if self._is_empty(connection):
+                    if _is_empty(connection):
                         connection.executescript(_SCHEMA)
-            elif format != _FORMAT:
+            (format,) = connection.execute("PRAGMA user_version").fetchone()
+            if format != _FORMAT:
                 raise JournalError(
                     f"{self.path} is not a store of runs of this version of Hive (format {format}, not {_FORMAT}); "
                     "give another file"
@@ -214,10 +216,6 @@ class RunStore:
         finally:
             connection.close()
 
-    @staticmethod
-    def _is_empty(connection: sqlite3.Connection) -> bool:
-        return not connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]
-
     def _row(self, connection: sqlite3.Connection, run: str) -> sqlite3.Row:
         row: sqlite3.Row | None = connection.execute("SELECT * FROM runs WHERE id = ?", (run,)).fetchone()
         if row is None:
@@ -229,9 +227,12 @@ class RunStore:
         status: Status = row["ended"] or ("waiting" if questions else "stopped")
         if status != "finished" and is_locked(self._lock_file(row["number"])):
             status = "running"
+        _, header = next(_texts(connection, row["number"]), (0, "{}"))
+        arguments = json.loads(header).get("arguments", {})
         return StoredRun(
             id=row["id"],
             agent=row["agent"],
+            arguments={name: text for name, (text, _) in arguments.items()},
             status=status,
             outcome=row["outcome"],
             questions=questions,
@@ -252,23 +253,32 @@ class StoreLog(Log):
         self._connection = connection
         self._number = number
         self._begun = False
+        self._read_to = 0
+        """The number of the last entry that was read."""
 
     def read(self) -> Iterator[str | bytes]:
-        return _texts(self._connection, self._number)
+        for number, text in _texts(self._connection, self._number):
+            self._read_to = number
+            yield text
 
     def open(self) -> None:
         self._begun = True
         self._end(None, None)
 
     def write(self, *entries: Entry) -> None:
+        if len(entries) == 1 and "human" not in entries[0]:
+            # One statement is a transaction of its own.
+            _add(self._connection, self._number, *entries)
+            return
         with _transaction(self._connection):
             _add(self._connection, self._number, *entries)
 
     def ask(self, question: Question, entry: Entry) -> Entry | None:
         with _transaction(self._connection):
-            for known in _entries(self._connection, self._number):
-                if "human" in known and known["key"] == list(entry["key"]):
-                    return known
+            # People may answer while the run is executed.
+            for _, text in _texts(self._connection, self._number, self._read_to):
+                if '"human"' in text and (known := json.loads(text))["key"] == list(entry["key"]):
+                    return cast(Entry, known)
             self._connection.execute(
                 "INSERT OR REPLACE INTO questions VALUES (?, ?, ?, ?)",
                 (self._number, question.at, json.dumps(question.to_json()), json.dumps(entry)),
@@ -301,6 +311,10 @@ class StoreLog(Log):
         """Do nothing: the store closes the connection."""
 
 
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    return not connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]
+
+
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """All that the block writes is stored, or nothing."""
@@ -325,19 +339,22 @@ def _create(connection: sqlite3.Connection, id: str, agent: str, forked_from: st
 
 def _add(connection: sqlite3.Connection, number: int, *entries: Entry) -> None:
     for entry in entries:
-        connection.execute(_ADD_ENTRY, (number, json.dumps(entry), number))
+        connection.execute("INSERT INTO entries (run, entry) VALUES (?, ?)", (number, json.dumps(entry)))
         if "human" in entry:
             at = entry["question"]["at"]
             connection.execute("DELETE FROM questions WHERE run = ? AND at = ?", (number, at))
 
 
-def _texts(connection: sqlite3.Connection, number: int) -> Iterator[str]:
-    rows = connection.execute("SELECT entry FROM entries WHERE run = ? ORDER BY number", (number,))
-    return (row["entry"] for row in rows)
+def _texts(connection: sqlite3.Connection, number: int, after: int = 0) -> Iterator[tuple[int, str]]:
+    """Yield the entries of a run with their numbers, which grow with time."""
+    rows = connection.execute(
+        "SELECT number, entry FROM entries WHERE run = ? AND number > ? ORDER BY number", (number, after)
+    )
+    return ((row["number"], row["entry"]) for row in rows)
 
 
 def _entries(connection: sqlite3.Connection, number: int) -> list[Entry]:
-    return [json.loads(text) for text in _texts(connection, number)]
+    return [json.loads(text) for _, text in _texts(connection, number)]
 
 
 def _questions(connection: sqlite3.Connection, number: int) -> list[Question]:
