@@ -346,11 +346,7 @@ class Search:
         self._arrived.append(firing)
 
     def _start_task(
-        self,
-        work: Coroutine[Any, Any, None],
-        state: State | None,
-        slots: Any,
-        context: Context | None = None,
+        self, work: Coroutine[Any, Any, None], state: State | None, slots: Any, context: Context | None = None
     ) -> None:
         task = asyncio.create_task(work, context=context)
         self._tasks[task] = state
