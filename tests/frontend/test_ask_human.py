@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -159,6 +160,19 @@ def test_answers_that_do_not_fit(store: RunStore, options: Any, answer: str, why
     with pytest.raises(ValueError, match=why):
         store.answer("r", "0.0", answer)
     assert store.get("r").status == "waiting"
+
+
+def test_schemas_are_checked_by_an_extra(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    @agent
+    async def asks() -> Any:
+        return await gather(ask_human("Where?", schema=Trip), ask_human("How many?", schema=int))
+
+    run(asks, model=model(), store=store, run_id="r")
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    store.answer("r", "0.0/1", "5")
+    with pytest.raises(HiveError, match=r'pip install "hive\[people\]"'):
+        store.answer("r", "0.0/0", '{"city": "Rome", "days": 1}')
+    assert [question.text for question in store.get("r").questions] == ["Where?"]
 
 
 def test_what_only_the_program_can_check(store: RunStore) -> None:

@@ -137,6 +137,19 @@ def test_stores_that_are_none(tmp_path: Path) -> None:
         run(program, "q", model=model(), store=tmp_path / "runs.db", run_id="with blanks")
 
 
+def test_errors_of_tools_are_not_those_of_the_store(store: RunStore) -> None:
+    def broken() -> None:
+        raise sqlite3.OperationalError("another database")
+
+    @agent
+    async def uses_a_database() -> None:
+        await tool(broken)
+
+    with pytest.raises(sqlite3.OperationalError, match="another database"):
+        run(uses_a_database, model=model(), store=store, run_id="x")
+    assert store.get("x").outcome == "OperationalError: another database"
+
+
 def test_many_threads_use_one_new_store(store: RunStore) -> None:
     def work(number: int) -> Any:
         return run(program, f"q{number}", model=model(), seed=1, store=store, run_id=f"r{number}").value

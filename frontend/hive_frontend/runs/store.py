@@ -8,7 +8,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -126,8 +126,9 @@ class RunStore:
 
         Raises:
             JournalError: if the run has no answer at `at`, or one that cannot be replaced by this value.
+            ValueError: if it is not an answer to the question of a person.
         """
-        new = f"{run}-{secrets.token_hex(4)}" if run_id is None else run_id
+        new = f"{run}-{secrets.token_hex(4)}" if run_id is None else check_name("run_id", run_id)
         with self._connected() as connection, _transaction(connection):
             row = self._row(connection, run)
             header, *entries = edited(_entries(connection, row["number"]), at, value)
@@ -160,16 +161,9 @@ class RunStore:
             JournalError: if the run is being executed.
         """
         id = f"{agent}-{secrets.token_hex(4)}" if run is None else check_name("run_id", run)
-        with self._connected(create=True) as connection:
-            while True:
-                _create(connection, id, agent, None)
-                number = self._row(connection, id)["number"]
-                lock = self._lock(number)
-                if not lock.take():
-                    raise _executed(self.path, id)
-                if connection.execute("SELECT 1 FROM runs WHERE number = ?", (number,)).fetchone():
-                    break
-                lock.release(delete=True)  # It has just been deleted.
+        with closing(self._connection(create=True)) as connection:
+            with _reported(self.path):
+                lock, number = self._locked(connection, id, agent)
             log = StoreLog(self.path, connection, id, number)
             try:
                 yield log
@@ -179,6 +173,19 @@ class RunStore:
             finally:
                 lock.release()
 
+    def _locked(self, connection: sqlite3.Connection, run: str, agent: str) -> tuple[RunLock, int]:
+        """Return the lock and the number of a run, which is added if it is new."""
+        while True:
+            with _transaction(connection):
+                _create(connection, run, agent, None)
+                number: int = self._row(connection, run)["number"]
+            lock = self._lock(number)
+            if not lock.take():
+                raise _executed(self.path, run)
+            if connection.execute("SELECT 1 FROM runs WHERE number = ?", (number,)).fetchone():
+                return lock, number
+            lock.release(delete=True)  # The run has just been deleted.
+
     def _lock(self, number: int) -> RunLock:
         return RunLock(self._lock_file(number))
 
@@ -186,35 +193,42 @@ class RunStore:
         return self.path.with_name(f"{self.path.name}-locks") / str(number)
 
     @contextmanager
-    def _connected(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        with closing(self._connection(create=False)) as connection, _reported(self.path):
+            yield connection
+
+    def _connection(self, *, create: bool) -> sqlite3.Connection:
         if not create and not self.path.exists():
             raise JournalError(
                 f"the store {self.path} does not exist; check the path, or run(..., store=) to make it"
             )
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)
-        try:
-            connection.row_factory = sqlite3.Row
-            if _is_empty(connection):
-                # Only one process makes the tables. SQLite's own locks do not cover the change of the journal mode.
-                with self._lock(0).held():
-                    if _is_empty(connection):
-                        connection.executescript(_SCHEMA)
-            (format,) = connection.execute("PRAGMA user_version").fetchone()
-            if format != _FORMAT:
-                raise JournalError(
-                    f"{self.path} is not a store of runs of this version of Hive (format {format}, not {_FORMAT}); "
-                    "give another file"
-                )
-            connection.execute("PRAGMA foreign_keys = ON")
-            # In WAL mode this survives the end of the process, as a journal file does, and a crash of the machine
-            # loses the last entries at most.
-            connection.execute("PRAGMA synchronous = NORMAL")
-            yield connection
-        except sqlite3.Error as error:
-            raise JournalError(f"the store {self.path} cannot be used: {error}") from error
-        finally:
-            connection.close()
+        with _reported(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            connection = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)
+            try:
+                self._prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        connection.row_factory = sqlite3.Row
+        if _is_empty(connection):
+            # Only one process makes the tables. SQLite's own locks do not cover the change of the journal mode.
+            with self._lock(0).held():
+                if _is_empty(connection):
+                    connection.executescript(_SCHEMA)
+        (format,) = connection.execute("PRAGMA user_version").fetchone()
+        if format != _FORMAT:
+            raise JournalError(
+                f"{self.path} is not a store of runs of this version of Hive (format {format}, not {_FORMAT}); "
+                "give another file"
+            )
+        connection.execute("PRAGMA foreign_keys = ON")
+        # In WAL mode this survives the end of the process, as a journal file does, and a crash of the machine loses the
+        # last entries at most.
+        connection.execute("PRAGMA synchronous = NORMAL")
 
     def _row(self, connection: sqlite3.Connection, run: str) -> sqlite3.Row:
         row: sqlite3.Row | None = connection.execute("SELECT * FROM runs WHERE id = ?", (run,)).fetchone()
@@ -250,6 +264,7 @@ class StoreLog(Log):
     def __init__(self, path: Path, connection: sqlite3.Connection, run: str, number: int) -> None:
         self.run = run
         self.name = f"run {run!r} of {path}"
+        self._path = path
         self._connection = connection
         self._number = number
         self._begun = False
@@ -266,15 +281,13 @@ class StoreLog(Log):
         self._end(None, None)
 
     def write(self, *entries: Entry) -> None:
-        if len(entries) == 1 and "human" not in entries[0]:
-            # One statement is a transaction of its own.
-            _add(self._connection, self._number, *entries)
-            return
-        with _transaction(self._connection):
+        # One statement is a transaction of its own.
+        single = len(entries) == 1 and "human" not in entries[0]
+        with _reported(self._path), nullcontext() if single else _transaction(self._connection):
             _add(self._connection, self._number, *entries)
 
     def ask(self, question: Question, entry: Entry) -> Entry | None:
-        with _transaction(self._connection):
+        with _reported(self._path), _transaction(self._connection):
             # People may answer while the run is executed.
             for _, text in _texts(self._connection, self._number, self._read_to):
                 if '"human"' in text and (known := json.loads(text))["key"] == list(entry["key"]):
@@ -287,7 +300,7 @@ class StoreLog(Log):
 
     def finish(self, outcome: str | None, questions: tuple[Question, ...]) -> None:
         """Record that the run has ended with this outcome, or that it waits for the answers to questions."""
-        with _transaction(self._connection):
+        with _reported(self._path), _transaction(self._connection):
             asked = {question.at for question in questions}
             for question in _questions(self._connection, self._number):
                 if question.at not in asked:  # Its branch was dropped.
@@ -302,13 +315,23 @@ class StoreLog(Log):
             self._end("failed", f"{type(error).__name__}: {error}")
 
     def _end(self, ended: Status | None, outcome: str | None) -> None:
-        self._connection.execute(
-            "UPDATE runs SET ended = ?, outcome = ?, updated = ? WHERE number = ?",
-            (ended, outcome, time.time(), self._number),
-        )
+        with _reported(self._path):
+            self._connection.execute(
+                "UPDATE runs SET ended = ?, outcome = ?, updated = ? WHERE number = ?",
+                (ended, outcome, time.time(), self._number),
+            )
 
     def close(self) -> None:
         """Do nothing: the store closes the connection."""
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    """Raise errors of SQLite as `JournalError`."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise JournalError(f"the store {path} cannot be used: {error}") from error
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:
