@@ -45,10 +45,9 @@ if TYPE_CHECKING:
     from hive_frontend.operations.budget import Budget
     from hive_frontend.operations.call import gather, gen
     from hive_frontend.operations.child import Child
-    from hive_frontend.operations.choice import choose
+    from hive_frontend.operations.choice import ask_human, choose
     from hive_frontend.operations.choreography import decode, prefill
     from hive_frontend.operations.fork import Shared
-    from hive_frontend.operations.human import ask_human
     from hive_frontend.operations.tool import tool
     from hive_frontend.operations.workspace import Workspace
     from hive_frontend.runs.history import Answer
@@ -175,10 +174,9 @@ _NAMES_OF = {
     "operations.budget": "Budget",
     "operations.call": "gather gen",
     "operations.child": "Child",
-    "operations.choice": "choose",
+    "operations.choice": "ask_human choose",
     "operations.choreography": "decode prefill",
     "operations.fork": "Shared",
-    "operations.human": "ask_human",
     "operations.tool": "tool",
     "operations.workspace": "Workspace",
     "runs.history": "Answer",

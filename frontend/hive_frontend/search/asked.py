@@ -13,8 +13,8 @@ from hive_frontend.compiler.process import Waiting, contents
 from hive_frontend.compiler.running.hidden import HELD
 from hive_frontend.operation import Operation
 from hive_frontend.operations.call import Gather, Gen
+from hive_frontend.operations.choice import AskHuman
 from hive_frontend.operations.choreography import NewMessage
-from hive_frontend.operations.human import AskHuman
 from hive_frontend.operations.model_call import ModelCall
 from hive_frontend.operations.tool import Tool
 from hive_frontend.operations.transition import Asked, Kept, Transition

@@ -15,7 +15,7 @@ from hive_frontend.compiler import Thrown, Yield, process
 from hive_frontend.compiler.process import Ended, Waiting
 from hive_frontend.errors import BranchFailed, BudgetExceeded, SupervisorError, Suspended
 from hive_frontend.operation import NOT_NOW, Scope, enter, leave
-from hive_frontend.operations.human import AskHuman
+from hive_frontend.operations.choice import AskHuman
 from hive_frontend.operations.identity import PIECE, Path
 from hive_frontend.operations.model_call import ModelCall
 from hive_frontend.operations.transition import Caller, Transition

@@ -20,7 +20,7 @@ from hive_frontend.client.reply import Reply
 from hive_frontend.errors import HiveError, JournalError, NoModelError, Suspended
 from hive_frontend.operation import Operation, enter, leave
 from hive_frontend.operations.budget import Budget, Meter
-from hive_frontend.operations.human import AskHuman
+from hive_frontend.operations.choice import AskHuman
 from hive_frontend.operations.identity import Path, call_seed
 from hive_frontend.operations.model_call import ModelCall
 from hive_frontend.operations.native import NativeScope
