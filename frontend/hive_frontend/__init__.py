@@ -51,12 +51,15 @@ if TYPE_CHECKING:
     from hive_frontend.operations.budget import Budget
     from hive_frontend.operations.call import gather, gen
     from hive_frontend.operations.child import Child
-    from hive_frontend.operations.choice import choose
+    from hive_frontend.operations.choice import ask_human, choose
     from hive_frontend.operations.choreography import decode, prefill
     from hive_frontend.operations.fork import Shared
     from hive_frontend.operations.mcp import mcp_tools
     from hive_frontend.operations.tool import tool
     from hive_frontend.operations.workspace import Workspace
+    from hive_frontend.runs.history import Answer
+    from hive_frontend.runs.questions import Question
+    from hive_frontend.runs.store import RunStore, StoredRun
     from hive_frontend.runtime import arun, run
     from hive_frontend.search.events import Event, Piece, Progress
     from hive_frontend.search.run_result import Result, RunResult
@@ -79,6 +82,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MCTS",
     "Agent",
+    "Answer",
     "Arm",
     "Ask",
     "Beam",
@@ -118,10 +122,12 @@ __all__ = [
     "Piece",
     "Prices",
     "Progress",
+    "Question",
     "Reply",
     "Request",
     "Result",
     "RunResult",
+    "RunStore",
     "Sampling",
     "SearchProgress",
     "SearchTree",
@@ -131,6 +137,7 @@ __all__ = [
     "Shared",
     "State",
     "StepsExceeded",
+    "StoredRun",
     "Stream",
     "Supervisor",
     "SupervisorError",
@@ -148,6 +155,7 @@ __all__ = [
     "aevaluate",
     "agent",
     "arun",
+    "ask_human",
     "best_first",
     "choose",
     "compare",
@@ -191,12 +199,15 @@ _NAMES_OF = {
     "operations.budget": "Budget",
     "operations.call": "gather gen",
     "operations.child": "Child",
-    "operations.choice": "choose",
+    "operations.choice": "ask_human choose",
     "operations.choreography": "decode prefill",
     "operations.fork": "Shared",
     "operations.mcp": "mcp_tools",
     "operations.tool": "tool",
     "operations.workspace": "Workspace",
+    "runs.history": "Answer",
+    "runs.questions": "Question",
+    "runs.store": "RunStore StoredRun",
     "runtime": "arun run",
     "search.events": "Event Piece Progress",
     "search.run_result": "Result RunResult",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 class HiveError(Exception):
@@ -91,6 +92,14 @@ class CompileError(HiveError):
 
 class BudgetExceeded(BaseException):
     """A budget is spent. An agent may catch it by name; otherwise it ends the branch, and the search continues."""
+
+
+class Suspended(BaseException):
+    """A branch waits for answers of people to `questions`, and goes on when the run is resumed. Agents never see it."""
+
+    def __init__(self, questions: Sequence[Any]) -> None:
+        super().__init__("the branch waits for a person")
+        self.questions = tuple(questions)
 
 
 class ForeignAwait(BaseException):

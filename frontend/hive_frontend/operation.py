@@ -30,11 +30,11 @@ NOT_NOW: Final = NotNow()
 
 
 class Call(Protocol):
-    """A model call, as code sees it that displays calls."""
+    """A call of a model or a person, as code sees it that displays calls."""
 
     @property
     def shown(self) -> str:
-        """The prompt of the call, for people to read."""
+        """The prompt or the question, for people to read."""
 
 
 class Operation(ABC, Generic[T_co]):
@@ -50,7 +50,7 @@ class Operation(ABC, Generic[T_co]):
     """Name of the state that waits for the operation; None to name it after its line."""
 
     sleeps: bool = False
-    """Whether it waits for another agent; its state then frees its concurrency slot while it waits."""
+    """Whether it waits for another agent or a person; its state then frees its concurrency slot while it waits."""
 
     @abstractmethod
     async def perform(self, transition: Any) -> T_co:
@@ -73,7 +73,7 @@ class Operation(ABC, Generic[T_co]):
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """The model calls that it will make, as far as they are known before it is performed."""
+        """The calls of models and people that it will make, as far as they are known before it is performed."""
         return ()
 
     # Without these a forgotten `await` would go unnoticed: any object is true, differs from a string, and can be

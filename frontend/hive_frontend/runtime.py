@@ -18,6 +18,9 @@ from hive_frontend.client.contract import Client
 from hive_frontend.client.http.transport import Transport
 from hive_frontend.errors import NoModelError
 from hive_frontend.operations.budget import Budget
+from hive_frontend.runs.log import FileLog
+from hive_frontend.runs.questions import OnQuestion
+from hive_frontend.runs.store import RunStore
 from hive_frontend.search.events import Piece
 from hive_frontend.search.fingerprint import shown
 from hive_frontend.search.journal import Journal
@@ -50,6 +53,9 @@ async def arun(
     trace: File | None = None,
     checkpoint: File | None = None,
     replay: File | None = None,
+    store: RunStore | File | None = None,
+    run_id: str | None = None,
+    on_question: OnQuestion | None = None,
     **kwargs: Any,
 ) -> RunResult[R]:
     """Search `agent(*args, **kwargs)` under its supervisor.
@@ -63,7 +69,11 @@ async def arun(
     is a file to which every event is written as a line of JSON. `checkpoint` is a file to which every answer of a
     model or tool is written; if it exists, the run is resumed from it, even if the process was killed, unless the
     program has changed since (`JournalError`). `replay` is such a file, from which the run is repeated offline,
-    without a model.
+    without a model. `store` is a SQLite file with the checkpoints of many runs, or a `RunStore`; the run with the id
+    `run_id` is begun or resumed there (`JournalError` if it is being executed), and without one a new run.
+
+    `on_question` is called with every `Question` of `ask_human`, and returns the answer, or None to leave it open. If
+    all branches that are left wait for people, the run ends with these `questions`.
 
     Branches that `fail` or run out of budget are part of the search. Any other exception that the agent does not
     catch ends the run, such as a bug in its code or a model call that the server refuses: calls in flight are
@@ -85,10 +95,13 @@ async def arun(
         raise TypeError(f"supervisor must be a Supervisor, not {supervisor!r}")
     if on_error not in ("raise", "drop"):
         raise ValueError(f"on_error must be 'raise' or 'drop', not {on_error!r}")
-    if checkpoint is not None and replay is not None:
+    if sum(place is not None for place in (checkpoint, replay, store)) > 1:
         raise ValueError(
-            "checkpoint and replay exclude each other: checkpoint records or resumes a run, replay repeats one"
+            "checkpoint, store and replay exclude each other: checkpoint records or resumes a run in a file of its "
+            "own, store in a file of many runs, and replay repeats a run"
         )
+    if run_id is not None and store is None:
+        raise ValueError(f"run_id={run_id!r} names a run in a store: give store=..., too")
     own: dict[str, object] = {
         "model": model,
         "seed": seed,
@@ -97,6 +110,7 @@ async def arun(
         "on_event": on_event,
     }
     own |= {"on_piece": on_piece, "trace": trace, "checkpoint": checkpoint, "replay": replay}
+    own |= {"store": store, "run_id": run_id, "on_question": on_question}
     agent.check_keywords(len(args), [word for word, given in own.items() if given is not None])
     arguments = agent.bind(*args, **kwargs)
     if supervisor is not None:
@@ -104,9 +118,15 @@ async def arun(
     chosen = copy.deepcopy(supervisor or agent.supervisor)
     listeners = [] if on_event is None else [on_event]
     with ExitStack() as files:
-        journal = None
-        if file := checkpoint or replay:
-            journal = files.enter_context(Journal(file, offline=replay is not None))
+        journal = log = None
+        if store is not None:
+            kept = store if isinstance(store, RunStore) else RunStore(store)
+            log = files.enter_context(kept.log(run_id, agent.name))
+            journal = files.enter_context(Journal(log))
+        elif file := checkpoint or replay:
+            offline = replay is not None
+            journal = files.enter_context(Journal(FileLog(file, offline=offline), offline=offline))
+        if journal is not None:
             seed = journal.seed if seed is None else seed
         if trace is not None:
             listeners.append(files.enter_context(traced_to(trace)))
@@ -116,6 +136,7 @@ async def arun(
             budget=budget,
             journal=journal,
             on_piece=on_piece,
+            on_question=on_question,
             max_concurrency=max_concurrency,
         )
         if journal is not None:
@@ -130,6 +151,8 @@ async def arun(
         search = Run(agent, session, chosen, listeners, max_concurrency, on_error)
         async with session:
             await search.search(arguments)
+        if log is not None:
+            log.finish(repr(search.results[0].value) if search.results else None, search.questions)
     best = search.best_unfinished
     return RunResult(
         results=tuple(Result(state.value, state.score, state.id) for state in search.results),
@@ -137,6 +160,8 @@ async def arun(
         states_fired=search.fired,
         seed=session.seed,
         session=session.id,
+        questions=search.questions,
+        run_id=None if log is None else log.run,
         _draw=search.tree,
         _unfinished=None if best is None else Result(cast(R, None), best.score, best.id, finished=False),
     )

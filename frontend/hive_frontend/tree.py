@@ -26,7 +26,7 @@ _LARGEST_FRAME = 4_000_000
 _HIGHEST_FRAME = 640
 """Most pixels of its height."""
 
-Status = Literal["expanded", "pruned", "dead", "result", "returned"]
+Status = Literal["expanded", "pruned", "dead", "result", "returned", "waiting"]
 
 
 class TreeNode(BaseModel):
@@ -40,7 +40,8 @@ class TreeNode(BaseModel):
     """The source line of its call; None for results and dead ends."""
     status: Status
     """`expanded`: it was fired; `pruned`: it was dropped; `dead`: it failed; `result`: the agent returned;
-    `returned`: another agent that works for this one (a child, a voter) returned or yielded."""
+    `returned`: another agent that works for this one (a child, a voter) returned or yielded; `waiting`: it waits for a
+    person."""
     agent: str
     """The agent that the state belongs to."""
     score: float | None
@@ -140,7 +141,7 @@ class _Page:
         )
 
     def _summary(self) -> str:
-        counts = dict.fromkeys(("expanded", "pruned", "dead", "result", "returned"), 0)
+        counts = dict.fromkeys(_WORDS, 0)
         for node in self._tree.nodes:
             counts[node.status] += 1
         generated = sum(node.tokens_generated for node in self._tree.nodes)
@@ -151,7 +152,7 @@ class _Page:
             *(
                 (status, f"{count} {_WORDS[status]}{'s' if status == 'result' and count != 1 else ''}")
                 for status, count in counts.items()
-                if count or status != "returned"
+                if count or status not in ("returned", "waiting")
             ),
             ("plain", f"{generated:,} tokens generated"),
             ("plain", f"{replayed:,} replayed{share}"),
@@ -315,7 +316,14 @@ def _folded(prompts: list[str], name: str) -> str:
     )
 
 
-_WORDS = {"expanded": "kept", "pruned": "pruned", "dead": "dead", "result": "result", "returned": "returned"}
+_WORDS = {
+    "expanded": "kept",
+    "pruned": "pruned",
+    "dead": "dead",
+    "result": "result",
+    "returned": "returned",
+    "waiting": "waiting for a person",
+}
 
 _CSS = """
 :root { --ink:#1d2433; --soft:#667085; --line:#d5dae3; --card:#fff; --page:#f5f6f9; --kept:#3b6fd4;
@@ -332,7 +340,7 @@ h1 { font-size:20px; margin:24px 0 6px; }
   margin-right:6px; background:currentColor; }
 .fact.plain::before { display:none; }
 .fact.expanded::before { background:var(--kept); } .fact.pruned::before { background:var(--pruned); }
-.fact.returned::before { background:var(--returned); }
+.fact.returned::before { background:var(--returned); } .fact.waiting::before { background:var(--best); }
 .fact.inner::before { width:16px; height:0; border-radius:0; border-top:2px dashed var(--returned);
   background:none; vertical-align:middle; }
 .fact.dead::before { background:var(--dead); } .fact.result::before { background:var(--result); }
@@ -344,7 +352,7 @@ svg circle { stroke:var(--card); stroke-width:1.5; fill:var(--kept); }
 svg path.inner { stroke:var(--returned); stroke-dasharray:3 3; opacity:.6; }
 svg circle.inner { fill:var(--card); stroke:var(--returned); }
 svg circle.pruned { fill:var(--pruned); } svg circle.returned { fill:var(--returned); }
-svg circle.dead { fill:var(--dead); }
+svg circle.dead { fill:var(--dead); } svg circle.waiting { fill:var(--best); }
 svg circle.result { fill:var(--result); } svg circle.best { stroke:var(--best); stroke-width:2.5; }
 ul { list-style:none; margin:0; padding:0 0 0 18px; border-left:1px solid var(--line); }
 ul.tree { border:0; padding:0 0 60px; }
@@ -380,5 +388,5 @@ li:target > .row, li:target > details > summary > .row { outline:3px solid var(-
 .chip.agent { color:var(--returned); }
 .chip.score { color:var(--ink); font-weight:600; } .chip.replayed { color:var(--result); }
 .result > .row .status { background:var(--result); color:var(--card); }
-.dead > .row .status { color:var(--dead); }
+.dead > .row .status { color:var(--dead); } .waiting > .row .status { color:var(--best); font-weight:600; }
 """

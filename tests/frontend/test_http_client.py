@@ -695,7 +695,7 @@ async def test_a_session_that_cannot_be_ended_does_not_lose_its_results(
         return await gen("q")
 
     async with Server(routes) as server:
-        with caplog.at_level(logging.WARNING, logger="hive_frontend.search.session"):
+        with caplog.at_level(logging.WARNING, logger="hive_frontend.search.registrations"):
             assert (await arun(program, model=server.url)).value == " world"
     assert "could not be told that session" in caplog.text
 

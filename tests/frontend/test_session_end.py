@@ -45,7 +45,7 @@ WARNINGS = {
 async def test_the_server_is_told_that_a_session_ended(
     ending: Ending, end_answer: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("hive_frontend.search.session._END_SESSION_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("hive_frontend.search.registrations._END_SESSION_TIMEOUT_S", 0.2)
     asked = asyncio.Event()
 
     async def generate(request: Received) -> Answer:
@@ -69,7 +69,7 @@ async def test_the_server_is_told_that_a_session_ended(
 
     async with Server(routes) as server:
         client = HttpClient(server.url, attempts=1)
-        with caplog.at_level(logging.WARNING, logger="hive_frontend.search.session"):
+        with caplog.at_level(logging.WARNING, logger="hive_frontend.search.registrations"):
             run = asyncio.create_task(arun(program, model=client))
             await asyncio.wait_for(asked.wait(), 5)
             if ending == "cancelled":
@@ -114,7 +114,7 @@ async def test_every_model_learns_of_the_end_even_if_one_is_unreachable(
     async def program() -> str:
         return await gen("q") + await other()
 
-    with caplog.at_level(logging.WARNING, logger="hive_frontend.search.session"):
+    with caplog.at_level(logging.WARNING, logger="hive_frontend.search.registrations"):
         result = await arun(program, model=Broken({"*": "a"}))
     assert result.value == "ab"
     assert whole.ended == [result.session]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from hive_frontend import Beam, HttpClient, agent, arun, gen, score, tool
+from hive_frontend import Beam, HttpClient, RunStore, agent, arun, ask_human, gen, run, score, tool
 
 from hive.server.server_process import ServerProcess
 from tests.repetitions import LAYERS_FLAGS
@@ -162,3 +163,23 @@ async def test_a_run_gives_hints_by_itself(client: httpx.Client) -> None:
     assert after["discard"] - before.get("discard", 0) == 2
     assert after["tool"] > before.get("tool", 0)
     assert model.hints_lost == 0
+
+
+def test_a_run_that_waits_for_a_person_keeps_its_session(client: httpx.Client, tmp_path: Path) -> None:
+    @agent
+    async def program() -> str:
+        return await gen("Say a number.", max_tokens=8) + await ask_human("Which?")
+
+    before = hints(client)
+    model = str(client.base_url)
+    store = RunStore(tmp_path / "runs.db")
+    waiting = run(program, model=model, store=store, run_id="r")
+    after = hints(client)
+    assert after["human"] - before.get("human", 0) == 1
+    answer = client.post(f"/hive/sessions/{waiting.session}/hints", json={"kv_priority": 1})
+    assert answer.json() == {"session": waiting.session, "known": True}
+    store.answer("r", waiting.questions[0].at, " one")
+    done = run(program, model=model, store=store, run_id="r")
+    assert done.value is not None
+    assert done.value.endswith(" one")
+    client.delete(f"/hive/sessions/{waiting.session}")

@@ -124,7 +124,7 @@ def sampling_of(
     return _sampling(
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         json_schema=json_schema,
-        choices=() if choices is None else _checked_choices(choices),
+        choices=() if choices is None else checked_choices(choices),
         **others,
     )
 
@@ -139,7 +139,8 @@ def _sampling(**settings: Any) -> Sampling:
     return Sampling(**settings)
 
 
-def _checked_choices(choices: Sequence[str]) -> tuple[str, ...]:
+def checked_choices(choices: Sequence[str]) -> tuple[str, ...]:
+    """Return `choices` as a tuple; `ValueError` unless they are a list of texts."""
     options = () if isinstance(choices, str) else tuple(choices)
     if not options or not all(isinstance(option, str) and option for option in options):
         raise ValueError(f"choices must be a list of non-empty strings, not {choices!r}")
@@ -291,6 +292,7 @@ class Client(ABC):
     def provider(self) -> str:
         """Who serves the model, as traces name it. Before the first answer it may be a guess."""
         return "custom"
+
     takes_tools: bool = False
     """Whether `complete` sends `Request.tools` and turns with tools to the model by itself. For other clients these are
     written into the prompt, and a JSON schema makes the model write calls as text (`client.tool_text`)."""
@@ -342,6 +344,9 @@ class Client(ABC):
 
     def hint(self, hint: SessionHint) -> None:  # noqa: B027
         """Tell the server what to expect of a session, in the background: it neither waits nor fails."""
+
+    async def pause_session(self, session: str) -> None:  # noqa: B027
+        """Tell the server that `session` waits for people, and makes no call before they answer."""
 
     async def end_session(self, session: str) -> None:  # noqa: B027
         """Tell the server that `session` will make no more calls."""

@@ -62,7 +62,7 @@ def parse_as(model: Any, text: str, finish_reason: str | None = None) -> Any:
     `finish_reason` is why the model stopped; it can be omitted for a `Reply`, which has its own.
     """
     try:
-        return _adapter(model).validate_json(text)
+        return adapter_of(model).validate_json(text)
     except ValidationError as error:
         reason = finish_reason or getattr(text, "finish_reason", None)
         raise InvalidAnswer(_explain(model, text, reason, error), text=text) from None
@@ -96,12 +96,13 @@ def _name(model: Any) -> str:
 @lru_cache(maxsize=256)
 def _schema_of(model: Any) -> str:
     try:
-        return json.dumps(_adapter(model).json_schema())
+        return json.dumps(adapter_of(model).json_schema())
     except PydanticUserError as error:
         raise _no_schema(model, error) from None
 
 
-def _adapter(model: Any) -> TypeAdapter[Any]:
+def adapter_of(model: Any) -> TypeAdapter[Any]:
+    """Return the pydantic adapter of a type; `TypeError` for a type that pydantic does not support."""
     try:
         return _cached_adapter(model)
     except TypeError as error:

@@ -96,6 +96,9 @@ class TextMessages(Client):
     def hint(self, hint: SessionHint) -> None:
         self._model.hint(hint)
 
+    async def pause_session(self, session: str) -> None:
+        await self._model.pause_session(session)
+
     async def end_session(self, session: str) -> None:
         await self._model.end_session(session)
 

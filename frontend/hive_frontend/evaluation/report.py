@@ -198,9 +198,7 @@ def _errors(arms: Sequence[Evaluation]) -> list[str]:
     """Return a line for each of the first errors."""
     failed = [case for arm in arms for case in arm.cases if case.error is not None]
     lines = [f"{case.arm}, item {case.item}: {case.error}" for case in failed[:_SHOWN_ERRORS]]
-    return (
-        lines if len(failed) <= _SHOWN_ERRORS else [*lines, f"and {len(failed) - _SHOWN_ERRORS} more"]
-    )
+    return lines if len(failed) <= _SHOWN_ERRORS else [*lines, f"and {len(failed) - _SHOWN_ERRORS} more"]
 
 
 def _text(arms: Sequence[Evaluation], comparison: Comparison | None = None) -> str:

@@ -85,12 +85,21 @@ def _use(call: ToolCall, tools: Sequence[ModelTool]) -> ToolUse:
     except BadArguments as error:
         return _refused(call, f"Error: invalid arguments: {error}")
     return ToolUse(
-        found.function, (), arguments, found.name, found.timeout, found.rerun, found.waits_for, call, None
+        found.function,
+        (),
+        arguments,
+        found.name,
+        found.timeout,
+        found.rerun,
+        found.waits_for,
+        False,
+        call,
+        None,
     )
 
 
 def _refused(call: ToolCall, why: str) -> ToolUse:
-    return ToolUse(str, (), {}, call.name, None, False, "tool", call, why)
+    return ToolUse(str, (), {}, call.name, None, False, "tool", False, call, why)
 
 
 def _final_answer(schema: Any) -> ModelTool:

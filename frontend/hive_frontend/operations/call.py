@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from types import CoroutineType
+from types import CoroutineType, NoneType
 from typing import Any, TypeVar, Unpack, cast, overload
 
 from hive_frontend.client.contract import AnswerSettings, Sampling, SamplingSettings, sampling_of
@@ -14,7 +14,7 @@ from hive_frontend.client.messages import Message
 from hive_frontend.client.reply import Reply
 from hive_frontend.client.structured import parse_as
 from hive_frontend.client.tools import ToolList, Tools, checked_choice, model_tools
-from hive_frontend.errors import JournalError
+from hive_frontend.errors import JournalError, Suspended
 from hive_frontend.operation import NOT_NOW, Call, NotNow, Operation, tracked
 from hive_frontend.operations.fork import Memo, copy
 from hive_frontend.operations.model_call import ModelCall, checked_sample
@@ -57,9 +57,12 @@ class Gen(ModelCall[Any]):
 
 
 def _first_failed(tasks: list[asyncio.Task[Any]]) -> int:
-    """Return the index of the first task that has failed; the number of tasks if none has."""
+    """Return the index of the first task that has failed; the number of tasks if none has.
+
+    One that waits for a person has not failed.
+    """
     for place, task in enumerate(tasks):
-        if task.done() and (task.cancelled() or task.exception() is not None):
+        if task.done() and (task.cancelled() or not isinstance(task.exception(), (NoneType, Suspended))):
             return place
     return len(tasks)
 
@@ -108,6 +111,9 @@ class Gather(Operation[list[Any]]):
             if tasks:
                 await asyncio.wait(tasks)
         failed = _first_failed(tasks)
+        errors = [task.exception() for task in tasks[:failed]]
+        if waiting := [error for error in errors if isinstance(error, Suspended)]:
+            raise Suspended([question for error in waiting for question in error.questions])
         # Raises the error of the failed part. Results of the parts after it are dropped.
         results = [task.result() for task in tasks[: failed + 1]]
         return self._settle([*done, *zip(inner, results, strict=True)], transition)

@@ -34,6 +34,8 @@ class Tool(Operation[Any]):
     _timeout_s: float | None
     _rerun: bool
     _waits_for: WaitsFor
+    _passes_key: bool
+    """Whether the function gets an idempotency key."""
 
     async def perform(self, transition: Transition) -> Any:
         # Agents and models that the function calls get paths below this transition's.
@@ -70,10 +72,13 @@ class Tool(Operation[Any]):
                 return await self._result(transition)
 
     async def _result(self, transition: Transition) -> Any:
+        kwargs = self.kwargs
+        if self._passes_key:
+            kwargs = {**kwargs, "idempotency_key": transition.session.idempotency_key(transition)}
         if inspect.iscoroutinefunction(self.function):
-            result: Any = self.function(*self.args, **self.kwargs)
+            result: Any = self.function(*self.args, **kwargs)
         else:
-            result = await transition.session.threads.call(self._called, self._limit)
+            result = await transition.session.threads.call(lambda: self._called(kwargs), self._limit)
         if not inspect.isawaitable(result):
             return result
         async with self._limit():
@@ -90,16 +95,16 @@ class Tool(Operation[Any]):
                 raise
             raise ToolTimeout(f"tool {self.label} took longer than {self._timeout_s:g} seconds") from error
 
-    def _called(self) -> Any:
+    def _called(self, kwargs: dict[str, Any]) -> Any:
         """Call the function. A `StopIteration` becomes a `RuntimeError`, because futures cannot raise it."""
         try:
-            return self.function(*self.args, **self.kwargs)
+            return self.function(*self.args, **kwargs)
         except StopIteration as error:
             raise RuntimeError("tool raised StopIteration") from error
 
     def __fork__(self, memo: Memo) -> Tool:
         forked = (copy(self.function, memo), copy(self.args, memo), copy(self.kwargs, memo))
-        return Tool(*forked, self.name, self._timeout_s, self._rerun, self._waits_for)
+        return Tool(*forked, self.name, self._timeout_s, self._rerun, self._waits_for, self._passes_key)
 
 
 def _holds_workspace(value: Any, seen: set[int]) -> bool:
@@ -133,6 +138,7 @@ def tool(
     name: str | None = ...,
     timeout: float | None = ...,
     rerun: bool = ...,
+    idempotency_key: bool = ...,
     waits_for: WaitsFor = ...,
     **kwargs: Any,
 ) -> Operation[R]: ...
@@ -144,6 +150,7 @@ def tool(
     name: str | None = ...,
     timeout: float | None = ...,
     rerun: bool = ...,
+    idempotency_key: bool = ...,
     waits_for: WaitsFor = ...,
     **kwargs: Any,
 ) -> Operation[R]: ...
@@ -154,6 +161,7 @@ def tool(
     name: str | None = None,
     timeout: float | None = None,
     rerun: bool = False,
+    idempotency_key: bool = False,
     waits_for: WaitsFor = "tool",
     **kwargs: Any,
 ) -> Operation[Any]:
@@ -171,6 +179,10 @@ def tool(
     tools that can be called twice with the same effect. Calls with a `Workspace`, also within another argument, are
     always repeated.
 
+    With `idempotency_key=True` the function gets a key as its argument `idempotency_key`, to pass on to a service that
+    does not repeat a request whose key it knows. The key is the same if a resumed run calls the function again, because
+    the process ended between the call and the checkpoint of its result; every other call has another key.
+
     While a session only waits for tools, its Hive server is told so, and how long the function usually takes, to decide
     which KV to keep meanwhile. `waits_for="human"` says that the function waits for a person.
     """
@@ -178,4 +190,9 @@ def tool(
         raise TypeError(f"tool takes a function and its arguments, not {function!r}")
     check_tool_settings(timeout, waits_for)
     label = name or cast("str | None", getattr(function, "__name__", None))
-    return tracked(Tool(function, args, kwargs, label, timeout, rerun, waits_for))
+    if not isinstance(idempotency_key, bool):
+        raise TypeError(
+            f"idempotency_key must be True or False, not {idempotency_key!r}: Hive makes the key, and passes it to the "
+            "function as idempotency_key"
+        )
+    return tracked(Tool(function, args, kwargs, label, timeout, rerun, waits_for, idempotency_key))

@@ -51,6 +51,11 @@ class Key(NamedTuple):
     part: str
     """Number of the part of a gather, then of nested gathers; empty outside a gather."""
 
+    @property
+    def at(self) -> str:
+        """The same for people: the id of the state that the transition leads to (but for hashed ids), and the part."""
+        return f"{self.state}.{self.firing}/{self.part}" if self.part else f"{self.state}.{self.firing}"
+
 
 @dataclass(slots=True)
 class Kept:
@@ -104,6 +109,12 @@ class SessionContract(Environment, Protocol):
         self, operation: Operation[Any], transition: Transition, call: Callable[[], Awaitable[Any]], /
     ) -> Any:
         """Return the operation's result from the journal, or call the function if the journal does not have it."""
+
+    async def ask(self, question: Operation[Any], transition: Transition, /) -> Any:
+        """Return a person's answer to an `AskHuman` as a JSON value. Raises `Suspended` if there is none yet."""
+
+    def idempotency_key(self, transition: Transition, /) -> str:
+        """Return the key of a transition, which is the same in a resumed run and in no other transition or run."""
 
     def asked(self, operation: Operation[Any], transition: Transition, /) -> Asked:
         """Return what the operation's answer depends on, as of the first time that it was needed."""

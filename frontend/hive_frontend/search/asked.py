@@ -13,6 +13,7 @@ from hive_frontend.compiler.process import Waiting, contents, shared_objects
 from hive_frontend.compiler.running.hidden import HELD
 from hive_frontend.operation import Operation
 from hive_frontend.operations.call import Gather, Gen
+from hive_frontend.operations.choice import AskHuman
 from hive_frontend.operations.choreography import NewMessage
 from hive_frontend.operations.fork import closure_of
 from hive_frontend.operations.model_call import ModelCall
@@ -31,6 +32,11 @@ def asked_by(operation: object, transition: Transition) -> Asked:
             return _of_call(operation, transition)
         case Tool():
             return _of_tool(operation, transition)
+        case AskHuman():
+            return {
+                "the question": shown(operation.text),
+                "the answers": shown((operation.choices, operation.schema)),
+            }
         case Delete():
             return {"the message": shown(operation.message.content)}
         case Gather():

@@ -1,7 +1,7 @@
-"""The journal of a run: a file of all answers of models and tools, from which the run can be resumed or replayed.
+"""The journal of a run: all answers of models, tools and people, from which the run can be resumed or replayed.
 
-A run is determined by its program, its arguments, its seed and the answers of models and tools. The journal stores
-these as one line of JSON each, written as the answers arrive. To resume a run that was killed, the program runs again
+A run is determined by its program, its arguments, its seed and these answers. The journal writes each to a log, in a
+file or in a store, as one entry of JSON, when it arrives. To resume a run that was killed, the program runs again
 with the answers of the journal until they end. A finished run is replayed offline in the same way. This needs what a
 search needs anyway: between awaits, agent code depends on its data only.
 
@@ -13,23 +13,24 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import pickle
+import secrets
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from hive_frontend.client.cached_message import CachedMessage
 from hive_frontend.client.reply import Reply
 from hive_frontend.errors import JournalError
 from hive_frontend.operations.transition import Asked, Key, Shown
+from hive_frontend.runs.log import Entry, Log
+from hive_frontend.runs.questions import Question
 from hive_frontend.search.fingerprint import differences, fingerprint
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 class Journal:
-    """A journal in a file, new or continued.
+    """A journal in a log, new or continued.
 
     With `offline`, nothing is added to it, and a missing answer raises `JournalError`.
 
@@ -40,21 +41,17 @@ class Journal:
     so open only journals that you trust.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, offline: bool = False) -> None:
-        self.path = Path(path)
+    def __init__(self, log: Log, *, offline: bool = False) -> None:
+        self.name = log.name
         self.offline = offline
+        self._log = log
+        self._writes = False
         self._answers: dict[Key, dict[str, Any]] = {}
         self._agents: dict[str, set[str]] = {}
         self._code: dict[str, dict[str, Shown]] = {}
         """The code of tools, by fingerprint."""
         self._header: dict[str, Any] | None = None
-        self._file: IO[str] | None = None
-        if offline and not self.path.exists():
-            raise JournalError(
-                f"the recording {self.path} does not exist; check the path, or record a run first with checkpoint="
-            )
-        if self.path.exists():
-            self._read()
+        self._read()
         self._read_agents = frozenset(self._agents)
 
     @property
@@ -66,36 +63,42 @@ class Journal:
         """Start the journal of the run that `header` describes, or check that the file belongs to that run.
 
         Raises:
-            JournalError: if the file belongs to another run; names what changed.
+            JournalError: if the log belongs to another run; names what changed.
         """
-        header = {"hive_journal": _FORMAT, **header}
+        header = {"hive_journal": _FORMAT, "run": secrets.token_hex(16), **header}
         if self._header is not None:
             for field, what in _FIELDS.items():
                 then, now = self._header.get(field), header.get(field)
                 if then != now:
-                    change = f"the file has {then!r}, this run {now!r}"
+                    change = f"the journal has {then!r}, this run {now!r}"
                     if isinstance(then, dict) and isinstance(now, dict):
                         change = differences(then, now)
                         if not change:
                             continue
                     raise JournalError(
-                        f"{self.path} belongs to another run: {what} changed ({change}); "
-                        "undo the change, or give another file to start a new run"
+                        f"{self.name} belongs to another run: {what} changed ({change}); "
+                        f"undo the change, or give {self._log.other} to start a new run"
                     )
         if self.offline:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("a", encoding="utf-8")
+        self._log.open()
+        self._writes = True
         if self._header is None:
+            self._header = header
             self._write(header)
 
     def __enter__(self) -> Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._writes = False
+        self._log.close()
+
+    @property
+    def run(self) -> str:
+        """What distinguishes the run from all others; resuming does not change it."""
+        assert self._header is not None
+        return str(self._header["run"])
 
     def check_agent(self, name: str, code: str) -> None:
         """Record the code of an agent of this run, or check that it has not changed.
@@ -106,8 +109,8 @@ class Journal:
             return
         if name in self._read_agents:
             raise JournalError(
-                f"{self.path} belongs to another version of the program: agent {name!r} was changed since; "
-                "undo the change, or give another file to start a new run"
+                f"{self.name} belongs to another version of the program: agent {name!r} was changed since; "
+                f"undo the change, or give {self._log.other} to start a new run"
             )
         self._agents.setdefault(name, set()).add(code)
         self._write({"agent": name, "code": code})
@@ -118,7 +121,7 @@ class Journal:
     def missing(self, key: Key) -> JournalError:
         """Return the error for an answer that an offline run does not find."""
         return JournalError(
-            f"{self.path} has no answer for state {key.state}, firing {key.firing}: the recorded run ended before "
+            f"{self.name} has no answer for state {key.state}, firing {key.firing}: the recorded run ended before "
             "it, or did not fire it; use checkpoint= with a model to continue the run"
         )
 
@@ -161,9 +164,30 @@ class Journal:
             self._add(key, asked, {**entry, "pickle": _pickle(result)})
         except Exception as error:
             raise JournalError(
-                f"{self.path}: the result of a tool, of type {type(result).__name__}, cannot be stored "
+                f"{self.name}: the result of a tool, of type {type(result).__name__}, cannot be stored "
                 f"({error}); return plain data or picklable objects from the tool"
             ) from error
+
+    def answer(self, key: Key, asked: Asked) -> Entry | None:
+        """Return the entry with a person's answer, as its `human`, or None."""
+        return self._answer(key, asked)
+
+    def checked(self, entry: Entry, question: Question) -> Any:
+        """Return the answer in an entry, a JSON value; `JournalError` if it does not fit the question's type."""
+        try:
+            return question.parse(entry["human"])
+        except ValueError as error:
+            raise JournalError(
+                f"{self.name}: {error}. Fork the run at {question.at} with another answer"
+            ) from None
+
+    def add_answer(self, key: Key, asked: Asked, question: Question, answer: Any) -> None:
+        """Store a person's answer, a JSON value."""
+        self._add(key, asked, {"human": answer, "question": question.to_json()})
+
+    def ask(self, key: Key, asked: Asked, question: Question) -> Entry | None:
+        """Keep an open question; return the entry with its answer if it has been answered meanwhile."""
+        return self._log.ask(question, {"key": key, "asked": self._shorts(asked)})
 
     def has_error(self, transition: Key) -> bool:
         """Whether the operation of a transition, or of a part of it, raised an error."""
@@ -198,7 +222,7 @@ class Journal:
         found = self._answers.get(key)
         if found is None:
             return None
-        now = {name: self._short(what) for name, what in asked.items()}
+        now = self._shorts(asked)
         if difference := differences(found["asked"], now):
             then_code, code = found["asked"].get("code"), asked.get("code")
             if then_code and isinstance(code, Mapping):
@@ -207,62 +231,55 @@ class Journal:
                 known = self._code.get(then_code[1], {})
                 difference = "; ".join(filter(None, [differences(then, now), differences(known, code)]))
             raise JournalError(
-                f"{self.path} has an answer for state {key.state}, firing {key.firing}, but to another request: "
-                f"{difference}. Undo the change, or give another file to start a new run"
+                f"{self.name} has an answer for state {key.state}, firing {key.firing}, but to another request: "
+                f"{difference}. Undo the change, or give {self._log.other} to start a new run"
             )
         if changed := found.get("changed"):
             raise JournalError(
-                f"{self.path}: the tool that was called in state {key.state}, firing {key.firing}, changed "
+                f"{self.name}: the tool that was called in state {key.state}, firing {key.firing}, changed "
                 f"{' and '.join(changed)}. A resumed run does not call the tool again and would miss this change. "
                 "Return the new value from the tool, or give it rerun=True if it may be called again; then give "
-                "another file to start a new run"
+                f"{self._log.other} to start a new run"
             )
         return found
 
     def _add(self, key: Key, asked: Asked, answer: Mapping[str, Any]) -> None:
         """Store an answer together with its request."""
-        short = {}
+        short = self._shorts(asked)
+        code: list[Entry] = []
         for name, what in asked.items():
-            short[name] = self._short(what)
             if isinstance(what, Mapping) and short[name][1] not in self._code:
                 self._code[short[name][1]] = dict(what)
-                self._write({"code": short[name][1], "parts": what})
-        self._write({"key": key, "asked": short, **answer})
+                code.append({"code": short[name][1], "parts": what})
+        self._write(*code, {"key": key, "asked": short, **answer})
 
-    def _short(self, what: Shown | Mapping[str, Shown]) -> Shown:
-        """Return the description that the file has with each answer. Code is stored once, and referred to."""
-        return ["", fingerprint(what)] if isinstance(what, Mapping) else list(what)
+    def _shorts(self, asked: Asked) -> dict[str, Shown]:
+        """Return the description that the log has with each answer. Code is stored once, and referred to."""
+        return {
+            name: ["", fingerprint(what)] if isinstance(what, Mapping) else list(what)
+            for name, what in asked.items()
+        }
 
-    def _write(self, entry: Mapping[str, Any]) -> None:
-        if self._file is None:
-            return
-        self._file.write(json.dumps(entry) + "\n")
-        # Flushed data survives the end of the process, though not a crash of the machine.
-        self._file.flush()
+    def _write(self, *entries: Entry) -> None:
+        if self._writes:
+            self._log.write(*entries)
 
     def _read(self) -> None:
-        whole = 0
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.endswith(b"\n"):
-                    break  # The process ended while it wrote this line.
-                try:
-                    self._take(json.loads(line), number)
-                except (ValueError, KeyError, TypeError) as error:
-                    raise JournalError(
-                        f"{self.path}:{number}: this is not a line of a journal ({error!r}); give a file that a run "
-                        "wrote with checkpoint="
-                    ) from None
-                whole += len(line)
-        if whole < self.path.stat().st_size and not self.offline:
-            os.truncate(self.path, whole)
+        for number, text in enumerate(self._log.read(), start=1):
+            try:
+                self._take(json.loads(text), number)
+            except (ValueError, KeyError, TypeError) as error:
+                raise JournalError(
+                    f"{self.name}:{number}: this is not a line of a journal ({error!r}); give a file that a run wrote "
+                    "with checkpoint="
+                ) from None
 
-    def _take(self, entry: dict[str, Any], number: int) -> None:
+    def _take(self, entry: Entry, number: int) -> None:
         if number == 1:
             if entry["hive_journal"] != _FORMAT:
                 raise JournalError(
-                    f"{self.path} has journal format {entry['hive_journal']}, this version of Hive reads format "
-                    f"{_FORMAT}; give another file to start a new run"
+                    f"{self.name} has journal format {entry['hive_journal']}, this version of Hive reads format "
+                    f"{_FORMAT}; give {self._log.other} to start a new run"
                 )
             self._header = entry
         elif "agent" in entry:

@@ -11,6 +11,7 @@ from hive_frontend.errors import BranchFailed, BudgetExceeded, JournalError, Mod
 from hive_frontend.operation import Call
 from hive_frontend.operations.identity import Path
 from hive_frontend.operations.transition import RunContract
+from hive_frontend.runs.questions import Question
 from hive_frontend.search.events import Event, EventKind, Progress
 from hive_frontend.search.session import Session
 from hive_frontend.supervisors.state import State, best_first
@@ -67,6 +68,8 @@ class RunRecord(RunContract):
         self.alive = 0
         self._dead = 0
         self._best_score: float | None = None
+        self.questions: tuple[Question, ...] = ()
+        """The questions that branches of the run wait for, once all others have ended."""
 
     def ends(self, error: BaseException) -> bool:
         """Whether an error ends the run and agents cannot catch it: a journal of another run, or a failed listener."""
@@ -82,7 +85,7 @@ class RunRecord(RunContract):
         ends = [
             record.state for record in self._records.values() if record.of_run and record.state.kind == "dead"
         ]
-        if self._dropped and not self._results and len(ends) == len(self._dropped):
+        if self._dropped and not self._results and not self.questions and len(ends) == len(self._dropped):
             raise self._dropped[min(self._dropped, key=_tree_order)]
 
     def add_state(self, agent: str, awaiting: State | None, state: State) -> None:
@@ -230,6 +233,8 @@ def _tree_order(state: State) -> tuple[Path, ...]:
 def _node(record: _Record) -> TreeNode:
     state = record.state
     status: Status = "expanded" if state.fired else "pruned"
+    if state.kind == "waiting" and state.unfinished:
+        status = "waiting"
     if state.kind == "final":
         status = "result" if record.of_run else "returned"
     elif state.kind == "dead":

@@ -12,7 +12,7 @@ from typing import Any, cast
 from hive_frontend import telemetry
 from hive_frontend.compiler import process
 from hive_frontend.compiler.process import Ended, Waiting
-from hive_frontend.errors import BranchFailed, BudgetExceeded, ForeignAwait
+from hive_frontend.errors import BranchFailed, BudgetExceeded, ForeignAwait, Suspended
 from hive_frontend.operations.transition import Caller, Transition
 from hive_frontend.search.record import OnError, OnEvent, RunRecord
 from hive_frontend.search.search import Search
@@ -51,6 +51,8 @@ class Run(RunRecord):
                 for note in getattr(error, "__notes__", ()):
                     error.problem.add_note(note)
                 raise error.problem.with_traceback(error.__traceback__) from None
+            self.questions = tuple(search.questions)
+            self.session.paused = bool(self.questions)
             self.raise_if_all_dropped()
             totals = self.session.totals
             span.set(
@@ -114,6 +116,8 @@ class Run(RunRecord):
         search = Search(self, agent, supervisor, caller, awaiting)
         with self._span_of(search, supervisor):
             await search.explore(search.start(transition.new_inner_path(), code, score, context))
+        if search.questions:
+            raise Suspended(search.questions)
         if not search.finals:
             raise _failure_of(agent, sorted(search.dead, key=best_first))
         best = min(search.finals, key=best_first)

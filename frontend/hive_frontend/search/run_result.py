@@ -8,6 +8,7 @@ from functools import cached_property
 from html import escape
 from typing import Any, Generic, TypeVar
 
+from hive_frontend.runs.questions import Question
 from hive_frontend.search.totals import Totals
 from hive_frontend.tree import SearchTree
 
@@ -37,7 +38,11 @@ class RunResult(Generic[R]):
     states_fired: int
     seed: int
     session: str
-    _draw: Callable[[], SearchTree] = field(repr=False, compare=False)
+    questions: tuple[Question, ...] = ()
+    """The questions that branches wait for; empty if the run has finished. Once they are answered, run it again."""
+    run_id: str | None = None
+    """The id of the run in its store; None without a store."""
+    _draw: Callable[[], SearchTree] = field(repr=False, compare=False, kw_only=True)
     _unfinished: Result[R] | None = field(default=None, repr=False)
 
     @cached_property

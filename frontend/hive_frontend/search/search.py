@@ -7,35 +7,28 @@ import copy
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
-from operator import eq, is_
 from typing import Any, cast
 
 from hive_frontend import telemetry
 from hive_frontend.client.reply import Reply
 from hive_frontend.compiler import Thrown, Yield, process
 from hive_frontend.compiler.process import Ended, Waiting
-from hive_frontend.errors import BranchFailed, BudgetExceeded, SupervisorError
+from hive_frontend.errors import BranchFailed, BudgetExceeded, SupervisorError, Suspended
 from hive_frontend.operation import NOT_NOW, Scope, enter, leave
-from hive_frontend.operations.fork import ATOMS
+from hive_frontend.operations.choice import AskHuman
 from hive_frontend.operations.identity import PIECE, Path
 from hive_frontend.operations.model_call import ModelCall
 from hive_frontend.operations.transition import Caller, Transition
+from hive_frontend.runs.questions import Question
 from hive_frontend.search.asked import kept_of
-from hive_frontend.search.firing import Firing
+from hive_frontend.search.firing import Firing, comparison_with
 from hive_frontend.search.long_state import LongState, state_factory
 from hive_frontend.search.record import RunRecord
 from hive_frontend.supervisors.base import SearchedAgent, Supervisor
 from hive_frontend.supervisors.state import Ask, Drop, Fire, State, best_first
 
-_BY_IDENTITY: Any = object.__eq__
-
 _STEPS_PER_YIELD = 100
 """Transitions without waiting after which the search yields to the event loop."""
-
-
-def _same(one: Context, other: Context) -> bool:
-    """Whether two contexts have identical values. Equality is not enough: one of two equal objects may change later."""
-    return len(one) == len(other) and all(map(is_, one.values(), other.values()))
 
 
 class Search:
@@ -73,12 +66,9 @@ class Search:
         self._base.run(enter, self._scope)
         self._fresh = self._base.copy()
         """A copy of `_base` for the next segment of a branch that has set no context variables."""
-        plain = all(
-            type(value).__eq__ is _BY_IDENTITY or type(value) in ATOMS for value in self._base.values()
-        )
-        self._same_context: Callable[[Context, Context], bool] = eq if plain else _same
-        """Whether two contexts have identical values. `==` is faster; it is enough if equal values are identical or
-        immutable."""
+        self._same_context = comparison_with(self._base)
+        self._suspended: dict[State | None, list[Question]] = {}
+        """Questions that nobody has answered, by the state that asked them; of voters under None."""
         self._traced = telemetry.active()
         run.session.check_code(agent.name, agent.program.code_hash)
 
@@ -153,6 +143,11 @@ class Search:
             if tasks or self._cancelling:
                 await asyncio.gather(*tasks, *self._cancelling, return_exceptions=True)
 
+    @property
+    def questions(self) -> list[Question]:
+        """The questions that branches wait for, once `explore` has ended."""
+        return [question for each in self._suspended.values() for question in each]
+
     def notify(self) -> None:
         """Wake the search up: an answer has arrived, or a slot may be free."""
         if self._wakeup is not None and not self._wakeup.done():
@@ -209,6 +204,7 @@ class Search:
         self._run.alive -= state.unfinished if state.fired else 1
         state.closed = True
         state.unstarted = state.unfinished = 0
+        self._suspended.pop(state, None)
         if state.waiting is not None:
             process.warn_of_exits(state.waiting)
         state.waiting = None
@@ -225,6 +221,9 @@ class Search:
         search = Search(run, agent, supervisor, caller, self._first)
         arguments = agent.bind(*ask.args)
         await search.explore(search.start(path, lambda: process.start(agent.program, arguments)))
+        if search.questions:
+            self._suspended.setdefault(None, []).extend(search.questions)
+            return
         ended = min(search.finals or search.dead, key=best_first, default=None)
         if ended is None:
             raise SupervisorError(
@@ -324,6 +323,10 @@ class Search:
                 },
             ):
                 firing.answer = await firing.operation.perform(transition)
+        except Suspended as error:
+            # The transition stays unfinished. A resumed run performs it again.
+            self._suspended.setdefault(firing.state, []).extend(error.questions)
+            return
         except (Exception, BranchFailed, BudgetExceeded) as error:
             if self._run.ends(error):
                 raise
@@ -338,11 +341,7 @@ class Search:
         self._arrived.append(firing)
 
     def _start_task(
-        self,
-        work: Coroutine[Any, Any, None],
-        state: State | None,
-        slots: Any,
-        context: Context | None = None,
+        self, work: Coroutine[Any, Any, None], state: State | None, slots: Any, context: Context | None = None
     ) -> None:
         task = asyncio.create_task(work, context=context)
         self._tasks[task] = state
@@ -381,7 +380,7 @@ class Search:
             if not self._same_context(used, self._base):
                 outcome = self._keep_context(outcome, used)
             new = self._new_state(path, state, outcome, replies, state.score)
-        if type(firing.answer) is Thrown and not state.sleeping:
+        if type(firing.answer) is Thrown and (not state.sleeping or type(firing.operation) is AskHuman):
             # The agent has handled the error. A resumed run must get the same error here.
             run.session.keep_error(firing.operation, transition, firing.answer.error)
         new.borrowed = firing.borrowed

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 from hive_frontend import telemetry
@@ -17,26 +19,25 @@ from hive_frontend.client.http.client import as_client
 from hive_frontend.client.reply import Reply
 from hive_frontend.client.request_span import request_span, set_answer
 from hive_frontend.client.tool_text import answer_now, complete
-from hive_frontend.errors import HiveError, JournalError, NoModelError
+from hive_frontend.errors import HiveError, JournalError, NoModelError, Suspended
 from hive_frontend.operation import Operation, enter, leave
 from hive_frontend.operations.budget import Budget, Meter
+from hive_frontend.operations.choice import AskHuman
 from hive_frontend.operations.identity import Path, call_seed
 from hive_frontend.operations.model_call import ModelCall
 from hive_frontend.operations.native import NativeScope
 from hive_frontend.operations.tool_threads import ToolThreads
 from hive_frontend.operations.transition import Asked, Caller, Kept, Transition
+from hive_frontend.runs.questions import Handler, OnQuestion, Question
 from hive_frontend.search.asked import asked_by, is_repeated
 from hive_frontend.search.events import Piece
 from hive_frontend.search.journal import Journal
+from hive_frontend.search.registrations import Registrations
 from hive_frontend.search.totals import Answered, Totals, UsageCounters
 from hive_frontend.search.waits import Wait, Waits
-from hive_frontend.wire import Event, SessionHint, check_name
+from hive_frontend.wire import Event
 
 logger = logging.getLogger(__name__)
-
-_END_SESSION_TIMEOUT_S = 10.0
-"""Timeout in seconds for telling a server that a session has ended."""
-
 
 T = TypeVar("T")
 A = TypeVar("A", bound=Answered)
@@ -53,8 +54,8 @@ class Session:
 
     `model` is a `Client` or the URL of a server. With None, every agent that calls a model must have one of its own.
     The session closes a client that it made from a URL; a client that was passed in stays open. If `seed` is None, a
-    random one is drawn; `session.seed` has it. `budget` limits what all agents spend together, `max_concurrency` the
-    number of requests in flight.
+    random one is drawn; `session.seed` has it. `on_question` answers the questions of `ask_human`. `budget` limits what
+    all agents spend together, `max_concurrency` the number of requests in flight.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Session:
         budget: Budget | None = None,
         journal: Journal | None = None,
         on_piece: Callable[[Piece], object] | None = None,
+        on_question: OnQuestion | None = None,
         max_concurrency: int = 64,
     ) -> None:
         if isinstance(max_concurrency, bool) or not isinstance(max_concurrency, int) or max_concurrency < 1:
@@ -84,12 +86,16 @@ class Session:
         self._on_piece = on_piece
         self.threads = ToolThreads()
         """Threads in which blocking tools run."""
-        self._waits = Waits(lambda expects: self._hint({"session": self.id, "expects": expects}))
+        self._waits = Waits(
+            lambda expects: self._registrations.hint({"session": self.id, "expects": expects})
+        )
         self._request_slots = asyncio.Semaphore(max_concurrency)
         self._started: float | None = None
         self._roots = 0
-        self._registrations: dict[tuple[Client, str], asyncio.Task[None] | None] = {}
-        """The registrations of agents with clients; None if a client registered the agent at once."""
+        self._registrations = Registrations(self.id)
+        self._handler = None if on_question is None else Handler(on_question, self.threads)
+        self.paused = False
+        """Whether the session ends because all its branches wait for people."""
         self._ended: set[str] = set()
         """Ids of the ended sessions in which a resumed run made its messages before."""
 
@@ -105,40 +111,11 @@ class Session:
         self._waits.close()
         self._wall_s = self.elapsed
         try:
-            clients = dict.fromkeys(client for client, _ in self._registrations)
-            await self._cancel_registrations()
-            for client in clients:
-                await self._end_session(client)
+            await self._registrations.end(paused=self.paused)
         finally:
             await self.threads.aclose()
             if self._owns_client and self._client is not None:
                 await self._client.aclose()
-
-    async def _cancel_registrations(self) -> None:
-        under_way = [task for task in self._registrations.values() if task is not None and not task.done()]
-        for task in under_way:
-            task.cancel()
-        if under_way:
-            # Otherwise one might reach the server after the end of the session.
-            await asyncio.wait(under_way)
-
-    async def _end_session(self, client: Client) -> None:
-        """Tell a model's server that the session has ended; log a warning if that fails.
-
-        A failure must neither replace the result or error of the session nor delay it for long: the server drops
-        idle sessions anyway.
-        """
-        limit = asyncio.timeout(_END_SESSION_TIMEOUT_S)
-        try:
-            async with limit:
-                await client.end_session(self.id)
-        except Exception as problem:
-            why = (
-                f"no answer within {_END_SESSION_TIMEOUT_S:g} s"
-                if limit.expired()
-                else str(problem) or repr(problem)
-            )
-            logger.warning("the server could not be told that session %s ended: %s", self.id, why)
 
     @property
     def elapsed(self) -> float:
@@ -226,9 +203,7 @@ class Session:
 
     async def _send(self, client: Client, call: ModelCall[Any], transition: Transition, send: Send[A]) -> A:
         agent = call.agent or transition.caller.agent
-        if (client, agent) not in self._registrations:
-            self._register(client, agent)
-        registration = self._registrations[client, agent]
+        registration = self._registrations.begin(client, agent)
         if registration is not None and not registration.done():
             # Shielded: a cancelled branch must not cancel the registration that others wait for.
             await asyncio.shield(registration)
@@ -249,10 +224,8 @@ class Session:
         client = caller.client or self._client
         if client is None or not client.answers_now or self._on_piece is not None:
             return None
-        if (client, agent) not in self._registrations:
-            if not client.register_now(check_name("agent", agent), self.id):
-                return None
-            self._registrations[client, agent] = None
+        if not self._registrations.now(client, agent):
+            return None
         # Check the budget before the call, so that no answer is lost; count the call only if it is made here.
         meter = caller.meter
         if meter.limited:
@@ -348,17 +321,6 @@ class Session:
 
         return listen
 
-    def _register(self, client: Client, agent: str) -> None:
-        """Register `agent` before its first call; concurrent calls wait for the same registration."""
-        key = client, check_name("agent", agent)
-        registration = asyncio.ensure_future(client.register(agent, self.id))
-        self._registrations[key] = registration
-        registration.add_done_callback(lambda task: self._forget_if_failed(task, key))
-
-    def _forget_if_failed(self, task: asyncio.Task[None], key: tuple[Client, str]) -> None:
-        if task.cancelled() or task.exception() is not None:
-            self._registrations.pop(key, None)
-
     # Hints to servers
 
     def waiting(self, function: Callable[..., Any], event: Event) -> AbstractContextManager[None]:
@@ -366,11 +328,7 @@ class Session:
 
     def discard(self, state: str, sample: int) -> None:
         """Tell the servers that no branch continues an answer."""
-        self._hint({"session": self.id, "state": state, "sample": sample, "discard": True})
-
-    def _hint(self, hint: SessionHint) -> None:
-        for client in dict.fromkeys(client for client, _ in self._registrations):
-            client.hint(hint)
+        self._registrations.hint({"session": self.id, "state": state, "sample": sample, "discard": True})
 
     # Other answers from outside the run
 
@@ -404,10 +362,46 @@ class Session:
                     "a tool changed %s; a run resumed from %s does not call the tool again and would miss this change: "
                     "return the new value from the tool, or give it rerun=True if it may be called again",
                     " and ".join(changed),
-                    journal.path,
+                    journal.name,
                 )
         journal.add_result(key, asked, result, kept.changed)
         return result
+
+    async def ask(self, question: Operation[Any], transition: Transition) -> Any:
+        """Return a person's answer as a JSON value: from the journal, from the handler, or else in a later run."""
+        assert isinstance(question, AskHuman)
+        key = transition.key
+        journal, handler = self._journal, self._handler
+        asked = self.asked(question, transition)
+        schema = json.loads(question.schema)
+        put = Question(
+            question.text, key.at, transition.caller.agent, question.choices, schema, question.adapter
+        )
+        if journal is not None:
+            if (found := journal.answer(key, asked)) is not None:
+                return journal.checked(found, put)
+            if journal.offline:
+                raise journal.missing(key)
+        if handler is not None:
+            with self.waiting(handler.function, "human"):
+                answer = await handler.answer(put)
+            if answer is not None:
+                checked = put.parse(answer)
+                if journal is not None:
+                    journal.add_answer(key, asked, put, checked)
+                return checked
+        if journal is None:
+            raise HiveError(
+                f"nobody can answer {put.text!r}: give the run on_question=..., or a store=... in which it waits"
+            )
+        if (found := journal.ask(key, asked, put)) is None:
+            raise Suspended([put])
+        return journal.checked(found, put)
+
+    def idempotency_key(self, transition: Transition) -> str:
+        """Return the key that a resumed run has again in this transition."""
+        run = self.id if self._journal is None else self._journal.run
+        return blake2b("|".join([run, *map(str, transition.key)]).encode(), digest_size=16).hexdigest()
 
     def asked(self, operation: Operation[Any], transition: Transition) -> Asked:
         """Describe the request of an operation, computed on the first call and then kept; empty without a journal."""

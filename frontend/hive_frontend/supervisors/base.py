@@ -27,7 +27,8 @@ class Supervisor(ABC):
 
     A state whose operation waits for another agent is sleeping. A supervisor fires it like any other state: the
     runtime holds the firing until the other agent yields or ends, calls `wake`, and continues. To a supervisor,
-    a sleeping state is a call that takes long.
+    a sleeping state is a call that takes long. So is one that waits for a person, whose answer may come only after
+    the run has been resumed.
 
     Two rules for authors. First, the runtime works on a deep copy of the given instance, so before `init` an
     instance holds settings only and no data of a run. Second, the runtime commits states in the order in which

@@ -230,6 +230,11 @@ class HttpClient(Client):
                 "DELETE", f"/hive/sessions/{session}", None, to_all=True, wait_for_restart=False
             )
 
+    async def pause_session(self, session: str) -> None:
+        if self._is_hive:
+            path, body = f"/hive/sessions/{session}/hints", {"expects": {"event": "human"}}
+            await self._request("POST", path, body, to_all=True, wait_for_restart=False)
+
     def hint(self, hint: SessionHint) -> None:
         if self._is_hive:
             self._control.hint(hint)

@@ -12,7 +12,7 @@ from typing import Any
 from hive_frontend.compiler.running.support import is_foreign
 
 MODEL_CALLS = frozenset({"gen", "prefill", "decode"})
-AWAITED = MODEL_CALLS | {"gather", "tool", "choose"}
+AWAITED = MODEL_CALLS | {"gather", "tool", "choose", "ask_human"}
 """Names of Hive's functions whose results have no effect until they are awaited."""
 _PACKAGE = __name__.partition(".")[0]
 
