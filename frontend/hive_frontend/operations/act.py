@@ -99,7 +99,7 @@ def _use(call: ToolCall, tools: Sequence[ModelTool]) -> ToolUse:
 
 
 def _refused(call: ToolCall, why: str) -> ToolUse:
-    return ToolUse(str, (), {}, call.name, None, False, "tool", False, call, why)
+    return ToolUse(str, (), {}, call.name, None, False, "tool", call, why)
 
 
 def _final_answer(schema: Any) -> ModelTool:

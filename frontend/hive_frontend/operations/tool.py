@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar, cast, overload
 
@@ -34,7 +34,7 @@ class Tool(Operation[Any]):
     _timeout_s: float | None
     _rerun: bool
     _waits_for: WaitsFor
-    _passes_key: bool
+    _passes_key: bool = field(default=False, kw_only=True)
     """Whether the function gets an idempotency key."""
 
     async def perform(self, transition: Transition) -> Any:
@@ -104,7 +104,9 @@ class Tool(Operation[Any]):
 
     def __fork__(self, memo: Memo) -> Tool:
         forked = (copy(self.function, memo), copy(self.args, memo), copy(self.kwargs, memo))
-        return Tool(*forked, self.name, self._timeout_s, self._rerun, self._waits_for, self._passes_key)
+        return Tool(
+            *forked, self.name, self._timeout_s, self._rerun, self._waits_for, _passes_key=self._passes_key
+        )
 
 
 def _holds_workspace(value: Any, seen: set[int]) -> bool:
@@ -195,4 +197,5 @@ def tool(
             f"idempotency_key must be True or False, not {idempotency_key!r}: Hive makes the key, and passes it to the "
             "function as idempotency_key"
         )
-    return tracked(Tool(function, args, kwargs, label, timeout, rerun, waits_for, idempotency_key))
+    call = Tool(function, args, kwargs, label, timeout, rerun, waits_for, _passes_key=idempotency_key)
+    return tracked(call)
