@@ -46,8 +46,8 @@ class Row(BaseModel):
     """Of all searches, that solved their puzzle. A model has one for each puzzle, the random baseline several."""
     share_low: float
     share_high: float
-    """Wilson's interval of 95% around the share. Random searches of the same puzzle are not independent; theirs is too
-    narrow."""
+    """Wilson's interval of 95% around the share. Random searches of the same puzzle are not independent, and count as
+    fewer; reports before November 2026 count them all, so their intervals are too narrow."""
     proposals: int
     """Proposals made; like what follows, in the random baseline of the first searches."""
     duplicates: int

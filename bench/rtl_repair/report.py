@@ -62,8 +62,8 @@ class Row(BaseModel):
     rate: float
     rate_low: float
     rate_high: float
-    """Wilson's interval of 95% around the rate. Random searches of the same bug are not independent; theirs is too
-    narrow."""
+    """Wilson's interval of 95% around the rate. Random searches of the same bug are not independent, and count as
+    fewer; reports before November 2026 count them all, so their intervals are too narrow."""
     patches: int
     """Patches that were simulated."""
     requests: int
