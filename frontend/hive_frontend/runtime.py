@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
+from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar, cast
 
 from hive_frontend import telemetry
@@ -22,7 +23,7 @@ from hive_frontend.operations.budget import Budget
 from hive_frontend.search.events import Piece
 from hive_frontend.search.fingerprint import shown
 from hive_frontend.search.journal import Journal
-from hive_frontend.search.record import OnError, OnEvent
+from hive_frontend.search.record import OnError, OnEvent, StopAt, result_of
 from hive_frontend.search.run import Run
 from hive_frontend.search.run_result import Result, RunResult
 from hive_frontend.search.session import Session
@@ -34,6 +35,15 @@ R = TypeVar("R")
 T = TypeVar("T")
 OnPiece = Callable[[Piece], object]
 File = str | os.PathLike[str]
+
+_started: ContextVar[Callable[[Run], object] | None] = ContextVar("hive_started", default=None)
+"""Is called with the run that `arun` starts, so that its caller can stop it."""
+
+
+async def started_by(work: Coroutine[Any, Any, T], started: Callable[[Run], object]) -> T:
+    """Await a call of `arun`, and call `started` with its run."""
+    _started.set(started)
+    return await work
 
 
 async def arun(
@@ -48,6 +58,7 @@ async def arun(
     on_piece: OnPiece | None = None,
     on_error: OnError = "raise",
     max_concurrency: int = 64,
+    stop_at: StopAt | None = None,
     trace: File | None = None,
     checkpoint: File | None = None,
     replay: File | None = None,
@@ -59,6 +70,10 @@ async def arun(
     the same request in the same way; without a `seed` one is drawn, and the result has it. `supervisor` replaces the
     agent's own for this run. `budget` limits what the run spends. `max_concurrency` limits the states that fire at
     the same time, and the requests in flight.
+
+    `stop_at` is a score, or a function of a `Result`: the run ends with the first result that scores at least that
+    much, or for which the function returns true, and cancels its requests in flight. Results that are only offered
+    (see `score`) count, too.
 
     `on_event` is called with every `Event`, and `on_piece` with every `Piece` of text as models write it. `trace`
     is a file to which every event is written as a line of JSON. `checkpoint` is a file to which every answer of a
@@ -86,6 +101,9 @@ async def arun(
         raise TypeError(f"supervisor must be a Supervisor, not {supervisor!r}")
     if on_error not in ("raise", "drop"):
         raise ValueError(f"on_error must be 'raise' or 'drop', not {on_error!r}")
+    is_score = isinstance(stop_at, (int, float)) and not isinstance(stop_at, bool) and stop_at == stop_at
+    if stop_at is not None and not is_score and not callable(stop_at):
+        raise TypeError(f"stop_at must be a score or a function of a Result, not {stop_at!r}")
     if checkpoint is not None and replay is not None:
         raise ValueError(
             "checkpoint and replay exclude each other: checkpoint records or resumes a run, replay repeats one"
@@ -128,7 +146,11 @@ async def arun(
                     "supervisor": repr(chosen),
                 }
             )
-        search = Run(agent, session, chosen, listeners, max_concurrency, on_error)
+        search = Run(agent, session, chosen, listeners, max_concurrency, on_error, stop_at)
+        if (started := _started.get()) is not None:
+            # Not for runs that a tool of this one starts.
+            _started.set(None)
+            started(search)
         with telemetry.span(
             "run", agent.name, session=session.id, seed=str(session.seed), supervisor=type(chosen).__name__
         ) as span:
@@ -144,11 +166,12 @@ async def arun(
             )
     best = search.best_unfinished
     return RunResult(
-        results=tuple(Result(state.value, state.score, state.id) for state in search.results),
+        results=tuple(result for state in search.results if (result := result_of(state)) is not None),
         totals=session.totals,
         states_fired=search.fired,
         seed=session.seed,
         session=session.id,
+        stopped=search.stopped,
         _draw=search.tree,
         _unfinished=None if best is None else Result(cast(R, None), best.score, best.id, finished=False),
     )
@@ -161,7 +184,8 @@ def _synchronous(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         """Run `arun` from synchronous code, on uvloop's event loop if uvloop is installed.
 
-        If an event loop is already running, as in a notebook, the search runs in a separate thread.
+        If an event loop is already running, as in a notebook, the search runs in a separate thread. Ctrl-C stops the
+        run, which then returns what it has found; if that is nothing, `KeyboardInterrupt` is raised.
         """
         running: list[asyncio.Task[Any]] = []
 
@@ -169,7 +193,7 @@ def _synchronous(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
             if (task := asyncio.current_task()) is not None:
                 running.append(task)
             try:
-                return await work(*args, **kwargs)
+                return await _stoppable(work(*args, **kwargs))
             finally:
                 # The event loop ends here, so close all connections made in it, including those of agents' own clients.
                 if isinstance(model := kwargs.get("model"), Client):
@@ -187,6 +211,24 @@ def _synchronous(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
     run.__qualname__ = "run"
     return run
+
+
+async def _stoppable(work: Coroutine[Any, Any, T]) -> T:
+    """Await a call of `arun`. Ctrl-C, which cancels this task, stops the run."""
+    runs: list[Run] = []
+    task = asyncio.create_task(started_by(work, runs.append))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not runs or task.done():
+            task.cancel()
+            await asyncio.wait([task])
+            raise
+        runs[0].stop()
+        await asyncio.wait([task])
+        if cast("RunResult[Any]", task.result()).best is None:
+            raise
+        return task.result()
 
 
 run = _synchronous(arun)
@@ -210,6 +252,8 @@ def _in_thread(work: Callable[[], R], running: list[asyncio.Task[Any]]) -> R:
             with suppress(RuntimeError):  # The task and its loop may just have ended.
                 task.get_loop().call_soon_threadsafe(task.cancel)
         concurrent.futures.wait([outcome])
+        if outcome.exception() is None:
+            return outcome.result()
         raise
 
 

@@ -10,8 +10,9 @@ from typing import Any, Generic, TypeVar
 
 from hive_frontend.agents import Agent
 from hive_frontend.errors import HiveError
-from hive_frontend.runtime import arun
+from hive_frontend.runtime import arun, started_by
 from hive_frontend.search.events import Piece
+from hive_frontend.search.run import Run
 from hive_frontend.search.run_result import RunResult
 
 R = TypeVar("R")
@@ -31,12 +32,14 @@ class Stream(Generic[R]):
     def __init__(self, agent: Agent[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._pieces = _Pieces()
         self._work = functools.partial(arun, agent, *args, on_piece=self._pieces.add, **kwargs)
+        self._started: Run | None = None
+        self._stopped = False
         self._run: asyncio.Task[RunResult[R]] | None = None
         self._outcome_raised = False
         """Whether an iterator has reached the end of the run, and so has raised its error, if any."""
 
     async def __aenter__(self) -> Stream[R]:
-        self._run = asyncio.create_task(self._work())
+        self._run = asyncio.create_task(started_by(self._work(), self._begun))
         self._run.add_done_callback(lambda _: self._pieces.wake())
         return self
 
@@ -51,6 +54,17 @@ class Stream(Generic[R]):
         if failure is not None and error is None and not self._outcome_raised:
             # An error must not be lost if the text was not read to the end.
             raise failure
+
+    def stop(self) -> None:
+        """End the run now: the text ends, and `result` has what the run has found so far."""
+        self._stopped = True
+        if self._started is not None:
+            self._started.stop()
+
+    def _begun(self, run: Run) -> None:
+        self._started = run
+        if self._stopped:
+            run.stop()
 
     def __aiter__(self) -> AsyncIterator[Piece]:
         return self.of()
