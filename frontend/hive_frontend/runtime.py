@@ -9,10 +9,21 @@ import copy
 import functools
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import ExitStack, suppress
 from contextvars import ContextVar
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    TypeVarTuple,
+    Unpack,
+    cast,
+    overload,
+)
 
 from hive_frontend import telemetry
 from hive_frontend.agents import Agent
@@ -33,8 +44,13 @@ from hive_frontend.views.trace import traced_to
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+X = TypeVar("X")
+Ts = TypeVarTuple("Ts")
 OnPiece = Callable[[Piece], object]
 File = str | os.PathLike[str]
+
 
 _started: ContextVar[Callable[[Run], object] | None] = ContextVar("hive_started", default=None)
 """Is called with the run that `arun` starts, so that its caller can stop it."""
@@ -46,8 +62,46 @@ async def started_by(work: Coroutine[Any, Any, T], started: Callable[[Run], obje
     return await work
 
 
-async def arun(
-    agent: Agent[..., R],
+class RunSettings(TypedDict, total=False):
+    """The settings of `arun`, `run` and `stream`, for type checkers."""
+
+    model: Client | str | None
+    seed: int | None
+    supervisor: Supervisor | None
+    budget: Budget | None
+    on_event: OnEvent | None
+    on_piece: OnPiece | None
+    on_error: OnError
+    max_concurrency: int
+    stop_at: StopAt | None
+    trace: File | None
+    checkpoint: File | None
+    replay: File | None
+
+
+# Keywords of `arun` cannot be typed beside `**kwargs: P.kwargs`. So the types know three ways to call it: with
+# the agent's arguments alone; with positional arguments, then settings; and with fewer positional arguments, then
+# the agent's others and settings by keyword, which are not checked.
+@overload
+def arun(agent: Agent[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, RunResult[R]]: ...
+@overload
+def arun(
+    agent: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **settings: Unpack[RunSettings]
+) -> Coroutine[Any, Any, RunResult[R]]: ...
+@overload
+def arun(
+    agent: Callable[Concatenate[X, ...], Awaitable[R]], /, **kwargs: Any
+) -> Coroutine[Any, Any, RunResult[R]]: ...
+@overload
+def arun(
+    agent: Callable[Concatenate[A, X, ...], Awaitable[R]], a: A, /, **kwargs: Any
+) -> Coroutine[Any, Any, RunResult[R]]: ...
+@overload
+def arun(
+    agent: Callable[Concatenate[A, B, X, ...], Awaitable[R]], a: A, b: B, /, **kwargs: Any
+) -> Coroutine[Any, Any, RunResult[R]]: ...
+async def arun(  # type: ignore[misc]  # mypy does not match it with `*args: *Ts`.
+    agent: Any,
     /,
     *args: Any,
     model: Client | str | None = None,
@@ -63,7 +117,7 @@ async def arun(
     checkpoint: File | None = None,
     replay: File | None = None,
     **kwargs: Any,
-) -> RunResult[R]:
+) -> RunResult[Any]:
     """Search `agent(*args, **kwargs)` under its supervisor.
 
     `model` is a `Client` or the URL of a server. The same `seed` gives the same search, if the model always answers
@@ -173,7 +227,7 @@ async def arun(
         session=session.id,
         stopped=search.stopped,
         _draw=search.tree,
-        _unfinished=None if best is None else Result(cast(R, None), best.score, best.id, finished=False),
+        _unfinished=None if best is None else Result(None, best.score, best.id, finished=False),
     )
 
 
@@ -231,7 +285,28 @@ async def _stoppable(work: Coroutine[Any, Any, T]) -> T:
         return task.result()
 
 
-run = _synchronous(arun)
+if TYPE_CHECKING:
+
+    @overload
+    def run(agent: Agent[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunResult[R]: ...
+    @overload
+    def run(
+        agent: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **settings: Unpack[RunSettings]
+    ) -> RunResult[R]: ...
+    @overload
+    def run(agent: Callable[Concatenate[X, ...], Awaitable[R]], /, **kwargs: Any) -> RunResult[R]: ...
+    @overload
+    def run(
+        agent: Callable[Concatenate[A, X, ...], Awaitable[R]], a: A, /, **kwargs: Any
+    ) -> RunResult[R]: ...
+    @overload
+    def run(
+        agent: Callable[Concatenate[A, B, X, ...], Awaitable[R]], a: A, b: B, /, **kwargs: Any
+    ) -> RunResult[R]: ...
+    def run(agent: Any, /, *args: Any, **kwargs: Any) -> RunResult[Any]: ...  # type: ignore[misc]
+
+else:
+    run = _synchronous(arun)
 
 
 def _in_thread(work: Callable[[], R], running: list[asyncio.Task[Any]]) -> R:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
 from hive_frontend.agents import Agent
 from hive_frontend.errors import HiveError
-from hive_frontend.runtime import arun, started_by
+from hive_frontend.runtime import RunSettings, arun, started_by
 from hive_frontend.search.events import Piece
 from hive_frontend.search.run import Run
 from hive_frontend.search.run_result import RunResult
 
+P = ParamSpec("P")
 R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
+X = TypeVar("X")
+Ts = TypeVarTuple("Ts")
 
 
 class Stream(Generic[R]):
@@ -125,6 +130,20 @@ class _Pieces:
         await self._more.wait()
 
 
-def stream(agent: Agent[..., R], /, *args: Any, **kwargs: Any) -> Stream[R]:
+@overload
+def stream(agent: Agent[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Stream[R]: ...
+@overload
+def stream(
+    agent: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **settings: Unpack[RunSettings]
+) -> Stream[R]: ...
+@overload
+def stream(agent: Callable[Concatenate[X, ...], Awaitable[R]], /, **kwargs: Any) -> Stream[R]: ...
+@overload
+def stream(agent: Callable[Concatenate[A, X, ...], Awaitable[R]], a: A, /, **kwargs: Any) -> Stream[R]: ...
+@overload
+def stream(
+    agent: Callable[Concatenate[A, B, X, ...], Awaitable[R]], a: A, b: B, /, **kwargs: Any
+) -> Stream[R]: ...
+def stream(agent: Any, /, *args: Any, **kwargs: Any) -> Stream[Any]:  # type: ignore[misc]
     """Run an agent, and stream its models' text; see `Stream`. Takes the arguments of `arun` except `on_piece`."""
     return Stream(agent, args, kwargs)

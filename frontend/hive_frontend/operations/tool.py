@@ -9,7 +9,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, Literal, TypeVar, cast, overload
+from typing import (
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    TypeVarTuple,
+    Unpack,
+    cast,
+    overload,
+)
 
 from hive_frontend.errors import ToolTimeout
 from hive_frontend.operation import Operation, entered, tracked
@@ -18,7 +29,12 @@ from hive_frontend.operations.native import NativeScope
 from hive_frontend.operations.transition import Transition
 from hive_frontend.operations.workspace import Workspace
 
+P = ParamSpec("P")
 R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
+X = TypeVar("X")
+Ts = TypeVarTuple("Ts")
 WaitsFor = Literal["tool", "human"]
 
 
@@ -114,29 +130,45 @@ def _holds_workspace(value: Any, seen: set[int]) -> bool:
     return any(_holds_workspace(part, seen) for part in parts)
 
 
+class ToolSettings(TypedDict, total=False):
+    """The settings of `tool`, for type checkers."""
+
+    name: str | None
+    timeout: float | None
+    rerun: bool
+    waits_for: WaitsFor
+
+
+# Keywords of `tool` cannot be typed beside `**kwargs: P.kwargs`. So the types know three ways to call it: with
+# the function's arguments alone; with positional arguments, then settings; and with fewer positional arguments, then
+# the function's others and settings by keyword, which are not checked.
+@overload
+def tool(function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> Operation[R]: ...
+@overload
+def tool(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Operation[R]: ...
 @overload
 def tool(
-    function: Callable[..., Awaitable[R]],
-    /,
-    *args: Any,
-    name: str | None = ...,
-    timeout: float | None = ...,
-    rerun: bool = ...,
-    waits_for: WaitsFor = ...,
-    **kwargs: Any,
+    function: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **settings: Unpack[ToolSettings]
+) -> Operation[R]: ...
+@overload
+def tool(function: Callable[[*Ts], R], /, *args: *Ts, **settings: Unpack[ToolSettings]) -> Operation[R]: ...
+@overload
+def tool(function: Callable[Concatenate[X, ...], Awaitable[R]], /, **kwargs: Any) -> Operation[R]: ...
+@overload
+def tool(
+    function: Callable[Concatenate[A, X, ...], Awaitable[R]], a: A, /, **kwargs: Any
 ) -> Operation[R]: ...
 @overload
 def tool(
-    function: Callable[..., R],
-    /,
-    *args: Any,
-    name: str | None = ...,
-    timeout: float | None = ...,
-    rerun: bool = ...,
-    waits_for: WaitsFor = ...,
-    **kwargs: Any,
+    function: Callable[Concatenate[A, B, X, ...], Awaitable[R]], a: A, b: B, /, **kwargs: Any
 ) -> Operation[R]: ...
-def tool(
+@overload
+def tool(function: Callable[Concatenate[X, ...], R], /, **kwargs: Any) -> Operation[R]: ...
+@overload
+def tool(function: Callable[Concatenate[A, X, ...], R], a: A, /, **kwargs: Any) -> Operation[R]: ...
+@overload
+def tool(function: Callable[Concatenate[A, B, X, ...], R], a: A, b: B, /, **kwargs: Any) -> Operation[R]: ...
+def tool(  # type: ignore[misc]  # mypy does not match it with `*args: *Ts`.
     function: Callable[..., Any],
     /,
     *args: Any,
