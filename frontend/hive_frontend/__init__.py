@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from hive_frontend.search.session import Session
     from hive_frontend.search.totals import Totals, Usage
     from hive_frontend.streaming import Stream, stream
+    from hive_frontend.supervisors.abmcts import ABMCTS
     from hive_frontend.supervisors.base import Supervisor
     from hive_frontend.supervisors.beam import Beam
     from hive_frontend.supervisors.best_of_n import BestOfN
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from hive_frontend.views.live import LiveView
 
 __all__ = [
+    "ABMCTS",
     "MCTS",
     "Agent",
     "Answer",
@@ -214,6 +216,7 @@ _NAMES_OF = {
     "search.session": "Session",
     "search.totals": "Totals Usage",
     "streaming": "Stream stream",
+    "supervisors.abmcts": "ABMCTS",
     "supervisors.base": "Supervisor",
     "supervisors.beam": "Beam",
     "supervisors.best_of_n": "BestOfN",

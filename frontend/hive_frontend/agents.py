@@ -27,8 +27,10 @@ from hive_frontend.supervisors.once import Once
 from hive_frontend.wire import check_name
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
 S = TypeVar("S")
+T = TypeVar("T")
 
 
 class Agent(Generic[P, R]):
@@ -115,7 +117,7 @@ class Agent(Generic[P, R]):
     @overload
     def __get__(self, instance: None, owner: type) -> Agent[P, R]: ...
     @overload
-    def __get__(self: Agent[Concatenate[S, P], R], instance: S, owner: type[S]) -> Agent[P, R]: ...
+    def __get__(self: Agent[Concatenate[S, Q], T], instance: S, owner: type[S]) -> Agent[Q, T]: ...
     def __get__(self, instance: Any, owner: type) -> Any:
         """Bind the agent to an instance, if the function is a method."""
         if instance is None:

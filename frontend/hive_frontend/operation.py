@@ -52,6 +52,9 @@ class Operation(ABC, Generic[T_co]):
     sleeps: bool = False
     """Whether it waits for another agent or a person; its state then frees its concurrency slot while it waits."""
 
+    options: int = 0
+    """How many answers a supervisor can choose from; 0 if it cannot choose."""
+
     @abstractmethod
     async def perform(self, transition: Any) -> T_co:
         """Perform the operation as part of a `Transition`, and return the result of the `await`."""
@@ -181,11 +184,23 @@ def never_awaited(scope: Scope) -> list[Operation[Any]]:
     return found
 
 
-def score(value: float) -> None:
+class Offer(float):
+    """A score, with what the agent would return if the search ended here."""
+
+    result: Any
+
+
+_NO_OFFER: Any = object()
+
+
+def score(value: float, result: Any = _NO_OFFER) -> None:
     """Set the score of the current state: how promising this branch is, higher being better.
 
     It applies to the state that begins at the next `await` (or to the result, at `return`). A state without a score
     of its own inherits that of the state before it.
+
+    With a `result` it also offers what the agent would return if it ended here. A search that ends before the branch
+    does, because it is stopped or its budget is spent, returns the best offer if no branch has returned better.
     """
     scope = current_environment()
     if not isinstance(scope, Scope):
@@ -196,6 +211,9 @@ def score(value: float) -> None:
         raise TypeError(f"score() takes a number, not {value!r}") from None
     if math.isnan(number):
         raise ValueError("a score cannot be NaN: supervisors compare scores, and NaN compares with none")
+    if result is not _NO_OFFER:
+        number = Offer(number)
+        number.result = result
     scope.score = number
 
 

@@ -9,9 +9,21 @@ import copy
 import functools
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import ExitStack, suppress
-from typing import Any, ParamSpec, TypeVar, cast
+from contextvars import ContextVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    TypeVarTuple,
+    Unpack,
+    cast,
+    overload,
+)
 
 from hive_frontend.agents import Agent
 from hive_frontend.client.contract import Client
@@ -24,7 +36,7 @@ from hive_frontend.runs.store import RunStore
 from hive_frontend.search.events import Piece
 from hive_frontend.search.fingerprint import shown
 from hive_frontend.search.journal import Journal
-from hive_frontend.search.record import OnError, OnEvent
+from hive_frontend.search.record import OnError, OnEvent, StopAt, result_of
 from hive_frontend.search.run import Run
 from hive_frontend.search.run_result import Result, RunResult
 from hive_frontend.search.session import Session
@@ -34,12 +46,64 @@ from hive_frontend.views.trace import traced_to
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+X = TypeVar("X")
+Ts = TypeVarTuple("Ts")
 OnPiece = Callable[[Piece], object]
 File = str | os.PathLike[str]
 
 
-async def arun(
-    agent: Agent[..., R],
+_started: ContextVar[Callable[[Run], object] | None] = ContextVar("hive_started", default=None)
+"""Is called with the run that `arun` starts, so that its caller can stop it."""
+
+
+async def started_by(work: Coroutine[Any, Any, T], started: Callable[[Run], object]) -> T:
+    """Await a call of `arun`, and call `started` with its run."""
+    _started.set(started)
+    return await work
+
+
+class RunSettings(TypedDict, total=False):
+    """The settings of `arun`, `run` and `stream`, for type checkers."""
+
+    model: Client | str | None
+    seed: int | None
+    supervisor: Supervisor | None
+    budget: Budget | None
+    on_event: OnEvent | None
+    on_piece: OnPiece | None
+    on_error: OnError
+    max_concurrency: int
+    stop_at: StopAt | None
+    trace: File | None
+    checkpoint: File | None
+    replay: File | None
+
+
+# Keywords of `arun` cannot be typed beside `**kwargs: P.kwargs`. So the types know three ways to call it: with
+# the agent's arguments alone; with positional arguments, then settings; and with fewer positional arguments, then
+# the agent's others and settings by keyword, which are not checked.
+@overload
+def arun(agent: Agent[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, RunResult[R]]: ...
+@overload
+def arun(
+    agent: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **settings: Unpack[RunSettings]
+) -> Coroutine[Any, Any, RunResult[R]]: ...
+@overload
+def arun(
+    agent: Callable[Concatenate[X, ...], Awaitable[R]], /, **kwargs: Any
+) -> Coroutine[Any, Any, RunResult[R]]: ...
+@overload
+def arun(
+    agent: Callable[Concatenate[A, X, ...], Awaitable[R]], a: A, /, **kwargs: Any
+) -> Coroutine[Any, Any, RunResult[R]]: ...
+@overload
+def arun(
+    agent: Callable[Concatenate[A, B, X, ...], Awaitable[R]], a: A, b: B, /, **kwargs: Any
+) -> Coroutine[Any, Any, RunResult[R]]: ...
+async def arun(  # type: ignore[misc]  # mypy does not match it with `*args: *Ts`.
+    agent: Any,
     /,
     *args: Any,
     model: Client | str | None = None,
@@ -50,6 +114,7 @@ async def arun(
     on_piece: OnPiece | None = None,
     on_error: OnError = "raise",
     max_concurrency: int = 64,
+    stop_at: StopAt | None = None,
     trace: File | None = None,
     checkpoint: File | None = None,
     replay: File | None = None,
@@ -57,13 +122,17 @@ async def arun(
     run_id: str | None = None,
     on_question: OnQuestion | None = None,
     **kwargs: Any,
-) -> RunResult[R]:
+) -> RunResult[Any]:
     """Search `agent(*args, **kwargs)` under its supervisor.
 
     `model` is a `Client` or the URL of a server. The same `seed` gives the same search, if the model always answers
     the same request in the same way; without a `seed` one is drawn, and the result has it. `supervisor` replaces the
     agent's own for this run. `budget` limits what the run spends. `max_concurrency` limits the states that fire at
     the same time, and the requests in flight.
+
+    `stop_at` is a score, or a function of a `Result`: the run ends with the first result that scores at least that
+    much, or for which the function returns true, and cancels its requests in flight. Results that are only offered
+    (see `score`) count, too.
 
     `on_event` is called with every `Event`, and `on_piece` with every `Piece` of text as models write it. `trace`
     is a file to which every event is written as a line of JSON. `checkpoint` is a file to which every answer of a
@@ -95,6 +164,9 @@ async def arun(
         raise TypeError(f"supervisor must be a Supervisor, not {supervisor!r}")
     if on_error not in ("raise", "drop"):
         raise ValueError(f"on_error must be 'raise' or 'drop', not {on_error!r}")
+    is_score = isinstance(stop_at, (int, float)) and not isinstance(stop_at, bool) and stop_at == stop_at
+    if stop_at is not None and not is_score and not callable(stop_at):
+        raise TypeError(f"stop_at must be a score or a function of a Result, not {stop_at!r}")
     if sum(place is not None for place in (checkpoint, replay, store)) > 1:
         raise ValueError(
             "checkpoint, store and replay exclude each other: checkpoint records or resumes a run in a file of its "
@@ -148,22 +220,27 @@ async def arun(
                     "supervisor": repr(chosen),
                 }
             )
-        search = Run(agent, session, chosen, listeners, max_concurrency, on_error)
+        search = Run(agent, session, chosen, listeners, max_concurrency, on_error, stop_at)
+        if (started := _started.get()) is not None:
+            # Not for runs that a tool of this one starts.
+            _started.set(None)
+            started(search)
         async with session:
             await search.search(arguments)
         if log is not None:
             log.finish(repr(search.results[0].value) if search.results else None, search.questions)
     best = search.best_unfinished
     return RunResult(
-        results=tuple(Result(state.value, state.score, state.id) for state in search.results),
+        results=tuple(result for state in search.results if (result := result_of(state)) is not None),
         totals=session.totals,
         states_fired=search.fired,
         seed=session.seed,
         session=session.id,
         questions=search.questions,
         run_id=None if log is None else log.run,
+        stopped=search.stopped,
         _draw=search.tree,
-        _unfinished=None if best is None else Result(cast(R, None), best.score, best.id, finished=False),
+        _unfinished=None if best is None else Result(None, best.score, best.id, finished=False),
     )
 
 
@@ -172,13 +249,18 @@ def synchronous(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
     @functools.wraps(work, assigned=("__module__",))
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `arun` from synchronous code, on uvloop's event loop if uvloop is installed.
+
+        If an event loop is already running, as in a notebook, the search runs in a separate thread. Ctrl-C stops the
+        run, which then returns what it has found; if that is nothing, `KeyboardInterrupt` is raised.
+        """
         running: list[asyncio.Task[Any]] = []
 
         async def search() -> T:
             if (task := asyncio.current_task()) is not None:
                 running.append(task)
             try:
-                return await work(*args, **kwargs)
+                return await _stoppable(work(*args, **kwargs))
             finally:
                 # The event loop ends here, so close all connections made in it, including those of agents' own clients.
                 if isinstance(model := kwargs.get("model"), Client):
@@ -202,7 +284,46 @@ def synchronous(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     return run
 
 
-run = synchronous(arun)
+async def _stoppable(work: Coroutine[Any, Any, T]) -> T:
+    """Await a call of `arun`. Ctrl-C, which cancels this task, stops the run."""
+    runs: list[Run] = []
+    task = asyncio.create_task(started_by(work, runs.append))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not runs or task.done():
+            task.cancel()
+            await asyncio.wait([task])
+            raise
+        runs[0].stop()
+        await asyncio.wait([task])
+        if cast("RunResult[Any]", task.result()).best is None:
+            raise
+        return task.result()
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def run(agent: Agent[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunResult[R]: ...
+    @overload
+    def run(
+        agent: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **settings: Unpack[RunSettings]
+    ) -> RunResult[R]: ...
+    @overload
+    def run(agent: Callable[Concatenate[X, ...], Awaitable[R]], /, **kwargs: Any) -> RunResult[R]: ...
+    @overload
+    def run(
+        agent: Callable[Concatenate[A, X, ...], Awaitable[R]], a: A, /, **kwargs: Any
+    ) -> RunResult[R]: ...
+    @overload
+    def run(
+        agent: Callable[Concatenate[A, B, X, ...], Awaitable[R]], a: A, b: B, /, **kwargs: Any
+    ) -> RunResult[R]: ...
+    def run(agent: Any, /, *args: Any, **kwargs: Any) -> RunResult[Any]: ...  # type: ignore[misc]
+
+else:
+    run = synchronous(arun)
 
 
 def _in_thread(work: Callable[[], R], running: list[asyncio.Task[Any]]) -> R:
@@ -223,6 +344,8 @@ def _in_thread(work: Callable[[], R], running: list[asyncio.Task[Any]]) -> R:
             with suppress(RuntimeError):  # The task and its loop may just have ended.
                 task.get_loop().call_soon_threadsafe(task.cancel)
         concurrent.futures.wait([outcome])
+        if outcome.exception() is None:
+            return outcome.result()
         raise
 
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
 from hive_frontend.agents import Agent
 from hive_frontend.errors import HiveError
-from hive_frontend.runtime import arun
+from hive_frontend.runtime import RunSettings, arun, started_by
 from hive_frontend.search.events import Piece
+from hive_frontend.search.run import Run
 from hive_frontend.search.run_result import RunResult
 
+P = ParamSpec("P")
 R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
+X = TypeVar("X")
+Ts = TypeVarTuple("Ts")
 
 
 class Stream(Generic[R]):
@@ -31,12 +37,14 @@ class Stream(Generic[R]):
     def __init__(self, agent: Agent[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._pieces = _Pieces()
         self._work = functools.partial(arun, agent, *args, on_piece=self._pieces.add, **kwargs)
+        self._started: Run | None = None
+        self._stopped = False
         self._run: asyncio.Task[RunResult[R]] | None = None
         self._outcome_raised = False
         """Whether an iterator has reached the end of the run, and so has raised its error, if any."""
 
     async def __aenter__(self) -> Stream[R]:
-        self._run = asyncio.create_task(self._work())
+        self._run = asyncio.create_task(started_by(self._work(), self._begun))
         self._run.add_done_callback(lambda _: self._pieces.wake())
         return self
 
@@ -51,6 +59,17 @@ class Stream(Generic[R]):
         if failure is not None and error is None and not self._outcome_raised:
             # An error must not be lost if the text was not read to the end.
             raise failure
+
+    def stop(self) -> None:
+        """End the run now: the text ends, and `result` has what the run has found so far."""
+        self._stopped = True
+        if self._started is not None:
+            self._started.stop()
+
+    def _begun(self, run: Run) -> None:
+        self._started = run
+        if self._stopped:
+            run.stop()
 
     def __aiter__(self) -> AsyncIterator[Piece]:
         return self.of()
@@ -111,6 +130,20 @@ class _Pieces:
         await self._more.wait()
 
 
-def stream(agent: Agent[..., R], /, *args: Any, **kwargs: Any) -> Stream[R]:
+@overload
+def stream(agent: Agent[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Stream[R]: ...
+@overload
+def stream(
+    agent: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **settings: Unpack[RunSettings]
+) -> Stream[R]: ...
+@overload
+def stream(agent: Callable[Concatenate[X, ...], Awaitable[R]], /, **kwargs: Any) -> Stream[R]: ...
+@overload
+def stream(agent: Callable[Concatenate[A, X, ...], Awaitable[R]], a: A, /, **kwargs: Any) -> Stream[R]: ...
+@overload
+def stream(
+    agent: Callable[Concatenate[A, B, X, ...], Awaitable[R]], a: A, b: B, /, **kwargs: Any
+) -> Stream[R]: ...
+def stream(agent: Any, /, *args: Any, **kwargs: Any) -> Stream[Any]:  # type: ignore[misc]
     """Run an agent, and stream its models' text; see `Stream`. Takes the arguments of `arun` except `on_piece`."""
     return Stream(agent, args, kwargs)

@@ -92,7 +92,6 @@ def _use(call: ToolCall, tools: Sequence[ModelTool]) -> ToolUse:
         found.timeout,
         found.rerun,
         found.waits_for,
-        False,
         call,
         None,
     )

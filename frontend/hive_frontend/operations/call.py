@@ -21,6 +21,10 @@ from hive_frontend.operations.model_call import ModelCall, checked_sample
 from hive_frontend.operations.transition import Transition
 from hive_frontend.wire import check_name
 
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
 T = TypeVar("T")
 Prompt = str | Dialogue | Sequence[Message | tuple[str, str] | dict[str, str]]
 
@@ -243,9 +247,28 @@ def _offered(
     return tools if tools.schemas else None
 
 
+# As for `asyncio.gather`, the types say tuple for a few parts, so that each keeps its type.
+@overload
+def gather(part: Awaitable[A], /, *, name: str | None = ...) -> Operation[list[A]]: ...
+@overload
+def gather(a: Awaitable[A], b: Awaitable[B], /, *, name: str | None = ...) -> Operation[tuple[A, B]]: ...
+@overload
+def gather(
+    a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], /, *, name: str | None = ...
+) -> Operation[tuple[A, B, C]]: ...
+@overload
+def gather(
+    a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], d: Awaitable[D], /, *, name: str | None = ...
+) -> Operation[tuple[A, B, C, D]]: ...
+@overload
+def gather(*parts: Awaitable[T], name: str | None = ...) -> Operation[list[T]]: ...
+@overload
+def gather(
+    *parts: Awaitable[T], name: str | None = ..., return_exceptions: bool
+) -> Operation[list[T | Exception]]: ...
 def gather(
     *parts: Awaitable[Any], name: str | None = None, return_exceptions: bool = False
-) -> Operation[list[Any]]:
+) -> Operation[Any]:
     """Perform several operations concurrently: `a, b = await gather(gen("..."), child.next())`.
 
     All belong to one transition, which leads to one next state. Results are in the order of the arguments, which

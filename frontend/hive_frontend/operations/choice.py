@@ -25,11 +25,16 @@ class Choose(Operation[T]):
     _options: tuple[T, ...]
     name: str | None
 
+    @property
+    def options(self) -> int:  # type: ignore[override]
+        return len(self._options)
+
     async def perform(self, transition: Transition) -> T:
         return self.perform_now(transition)
 
     def perform_now(self, transition: Transition) -> T:
-        return self._options[transition.firing % len(self._options)]
+        chosen = transition.firing if transition.option is None else transition.option
+        return self._options[chosen % len(self._options)]
 
     def __fork__(self, memo: Memo) -> Choose[Any]:
         return Choose(copy(self._options, memo), self.name)
@@ -40,7 +45,7 @@ def choose(options: Sequence[T], *, name: str | None = None) -> Operation[T]:
 
     The first firing of the state takes the first option, the second firing the second, and so on, starting over
     after the last. A supervisor that branches here with as many samples tries all options; an agent that runs once
-    takes the first.
+    takes the first. `ABMCTS` learns which options lead to good scores, and chooses these more often.
     """
     found = tuple(options)
     if not found or isinstance(options, str):

@@ -9,7 +9,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, TypeVar, cast, overload
+from typing import (
+    Any,
+    Concatenate,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    TypeVarTuple,
+    Unpack,
+    cast,
+    overload,
+)
 
 from hive_frontend import telemetry
 from hive_frontend.client.tools import WaitsFor, check_tool_settings
@@ -20,7 +30,12 @@ from hive_frontend.operations.native import NativeScope
 from hive_frontend.operations.transition import Transition
 from hive_frontend.operations.workspace import Workspace
 
+P = ParamSpec("P")
 R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
+X = TypeVar("X")
+Ts = TypeVarTuple("Ts")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -132,31 +147,46 @@ def _holds_workspace(value: Any, seen: set[int]) -> bool:
     return any(_holds_workspace(part, seen) for part in parts)
 
 
+class ToolSettings(TypedDict, total=False):
+    """The settings of `tool`, for type checkers."""
+
+    name: str | None
+    timeout: float | None
+    rerun: bool
+    idempotency_key: bool
+    waits_for: WaitsFor
+
+
+# Keywords of `tool` cannot be typed beside `**kwargs: P.kwargs`. So the types know three ways to call it: with
+# the function's arguments alone; with positional arguments, then settings; and with fewer positional arguments, then
+# the function's others and settings by keyword, which are not checked.
+@overload
+def tool(function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> Operation[R]: ...
+@overload
+def tool(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Operation[R]: ...
 @overload
 def tool(
-    function: Callable[..., Awaitable[R]],
-    /,
-    *args: Any,
-    name: str | None = ...,
-    timeout: float | None = ...,
-    rerun: bool = ...,
-    idempotency_key: bool = ...,
-    waits_for: WaitsFor = ...,
-    **kwargs: Any,
+    function: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **settings: Unpack[ToolSettings]
+) -> Operation[R]: ...
+@overload
+def tool(function: Callable[[*Ts], R], /, *args: *Ts, **settings: Unpack[ToolSettings]) -> Operation[R]: ...
+@overload
+def tool(function: Callable[Concatenate[X, ...], Awaitable[R]], /, **kwargs: Any) -> Operation[R]: ...
+@overload
+def tool(
+    function: Callable[Concatenate[A, X, ...], Awaitable[R]], a: A, /, **kwargs: Any
 ) -> Operation[R]: ...
 @overload
 def tool(
-    function: Callable[..., R],
-    /,
-    *args: Any,
-    name: str | None = ...,
-    timeout: float | None = ...,
-    rerun: bool = ...,
-    idempotency_key: bool = ...,
-    waits_for: WaitsFor = ...,
-    **kwargs: Any,
+    function: Callable[Concatenate[A, B, X, ...], Awaitable[R]], a: A, b: B, /, **kwargs: Any
 ) -> Operation[R]: ...
-def tool(
+@overload
+def tool(function: Callable[Concatenate[X, ...], R], /, **kwargs: Any) -> Operation[R]: ...
+@overload
+def tool(function: Callable[Concatenate[A, X, ...], R], a: A, /, **kwargs: Any) -> Operation[R]: ...
+@overload
+def tool(function: Callable[Concatenate[A, B, X, ...], R], a: A, b: B, /, **kwargs: Any) -> Operation[R]: ...
+def tool(  # type: ignore[misc]  # mypy does not match it with `*args: *Ts`.
     function: Callable[..., Any],
     /,
     *args: Any,

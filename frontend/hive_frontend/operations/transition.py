@@ -182,6 +182,8 @@ class Transition:
     """The state that fires; None if the awaiting code is an ordinary coroutine."""
     kept: Kept | None = None
     """What the journal records; None without a journal."""
+    option: int | None = None
+    """The option that the supervisor chose; None if it left that to the number of the firing."""
     replies: Sequence[Reply] = ()
     """The model's replies in this transition."""
     results: Sequence[str] = ()

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from hive_frontend.client.reply import Reply
 from hive_frontend.compiler import Yield
 from hive_frontend.errors import BranchFailed, BudgetExceeded, JournalError, ModelError, ToolTimeout
-from hive_frontend.operation import Call
+from hive_frontend.operation import Call, Offer
 from hive_frontend.operations.identity import Path
 from hive_frontend.operations.transition import RunContract
 from hive_frontend.runs.questions import Question
 from hive_frontend.search.events import Event, EventKind, Progress
+from hive_frontend.search.run_result import Result
 from hive_frontend.search.session import Session
 from hive_frontend.supervisors.state import State, best_first
 from hive_frontend.tree import SearchTree, Status, TreeNode
 
 OnError = Literal["raise", "drop"]
 OnEvent = Callable[[Event], object]
+StopAt = float | Callable[[Result[Any]], object]
 
 
 class _Record(NamedTuple):
@@ -47,7 +49,9 @@ class RunRecord(RunContract):
         listeners: Sequence[OnEvent],
         max_concurrency: int,
         on_error: OnError = "raise",
+        stop_at: StopAt | None = None,
     ) -> None:
+        self._stop_at = stop_at
         self._agent = agent
         self._listeners = tuple(listeners)
         self.has_listeners = bool(self._listeners)
@@ -70,6 +74,10 @@ class RunRecord(RunContract):
         self._best_score: float | None = None
         self.questions: tuple[Question, ...] = ()
         """The questions that branches of the run wait for, once all others have ended."""
+        self.stopped = False
+        """Whether the run ends now, with what it has found."""
+        self.wake: Callable[[], None] | None = None
+        """Wakes the search of the run's own agent."""
 
     def ends(self, error: BaseException) -> bool:
         """Whether an error ends the run and agents cannot catch it: a journal of another run, or a failed listener."""
@@ -112,8 +120,28 @@ class RunRecord(RunContract):
         best = self._best_score
         if state.kind != "dead" and state.score is not None and (best is None or state.score > best):
             self._best_score = state.score
+        if awaiting is None and self._is_enough(state):
+            self.stop()
         if self._listeners:
             self.report(kind, state, state.replies)
+
+    def stop(self) -> None:
+        """End the run now. Its result has what it has found so far."""
+        self.stopped = True
+        if self.wake is not None:
+            self.wake()
+
+    def _is_enough(self, state: State) -> bool:
+        """Whether a new result, or a newly offered one, ends the run."""
+        if self._stop_at is None or (
+            state.kind == "waiting" and state.parent and state.score is state.parent.score
+        ):
+            return False
+        if (result := result_of(state)) is None:
+            return False
+        if callable(self._stop_at):
+            return bool(self._stop_at(result))
+        return result.score is not None and result.score >= self._stop_at
 
     def dropped(self, state: State) -> None:
         """Record that the supervisor dropped a state."""
@@ -172,8 +200,8 @@ class RunRecord(RunContract):
 
     @property
     def best_unfinished(self) -> State | None:
-        """The state with the best score, if a spent budget left no result; else None."""
-        if self._results or not self._spent:
+        """The state with the best score, if the run was stopped or its budget spent before any result; else None."""
+        if self._results or not (self._spent or self.stopped):
             return None
         scored = (
             state
@@ -190,6 +218,19 @@ class RunRecord(RunContract):
             nodes=[_node(self._records[state]) for state in sorted(self._records, key=_tree_order)],
             best=results[0].id if results else None,
         )
+
+
+def result_of(state: State) -> Result[Any] | None:
+    """Return the result that a state has or offers; None if it has none."""
+    score = state.score
+    if state.kind == "final":
+        value = state.value
+    elif state.kind == "waiting" and isinstance(score, Offer):
+        value = score.result
+    else:
+        return None
+    finished = state.kind == "final" and not state.offered
+    return Result(value, None if score is None else float(score), state.id, finished=finished)
 
 
 class _Waiter(Protocol):

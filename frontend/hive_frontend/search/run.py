@@ -14,7 +14,7 @@ from hive_frontend.compiler import process
 from hive_frontend.compiler.process import Ended, Waiting
 from hive_frontend.errors import BranchFailed, BudgetExceeded, ForeignAwait, Suspended
 from hive_frontend.operations.transition import Caller, Transition
-from hive_frontend.search.record import OnError, OnEvent, RunRecord
+from hive_frontend.search.record import OnError, OnEvent, RunRecord, StopAt
 from hive_frontend.search.search import Search
 from hive_frontend.search.session import Session
 from hive_frontend.supervisors.base import SearchedAgent, Supervisor
@@ -32,14 +32,16 @@ class Run(RunRecord):
         listeners: Sequence[OnEvent],
         max_concurrency: int,
         on_error: OnError = "raise",
+        stop_at: StopAt | None = None,
     ) -> None:
-        super().__init__(agent.name, session, listeners, max_concurrency, on_error)
+        super().__init__(agent.name, session, listeners, max_concurrency, on_error, stop_at)
         self._searched = agent
         self._supervisor = supervisor
 
     async def search(self, arguments: dict[str, Any]) -> None:
         """Search the run's own agent."""
         search = Search(self, self._searched, self._supervisor, self._searched.caller(self.session), None)
+        self.wake = search.notify
         with self._span_of(search, self._supervisor) as span:
             try:
                 await search.explore(

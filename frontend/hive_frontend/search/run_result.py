@@ -23,8 +23,8 @@ class Result(Generic[R]):
     score: float | None
     state: str
     finished: bool = field(default=True, repr=False)
-    """Whether the agent returned. False only for the best state of a run whose budget was spent before any result;
-    `value` is then None, and `tree.path_to(state)` shows its branch."""
+    """Whether the agent returned it. False for a result that a branch only offered (see `score`), and for the best
+    state of a run that ended before any result: its `value` is None, and `tree.path_to(state)` shows its branch."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,15 @@ class RunResult(Generic[R]):
     """The outcome of a run."""
 
     results: tuple[Result[R], ...]
-    """All results: best score first, those without a score last, ties in the order of their states."""
+    """All results: best score first, those without a score last, ties in the order of their states. The best offered
+    one is among them if it is better than all that were returned."""
     totals: Totals
     """Requests and tokens, in total and per agent, and the wall time."""
     states_fired: int
     seed: int
     session: str
+    stopped: bool
+    """Whether the run was ended early: by `stop_at`, `Stream.stop` or Ctrl-C."""
     questions: tuple[Question, ...] = ()
     """The questions that branches wait for; empty if the run has finished. Once they are answered, run it again."""
     run_id: str | None = None
@@ -52,8 +55,8 @@ class RunResult(Generic[R]):
 
     @property
     def best(self) -> Result[R] | None:
-        """The best result. If a spent budget left no result, the state with the best score, which is not `finished`.
-        None if every branch failed."""
+        """The best result. If the run was stopped or its budget spent before any result, the state with the best score,
+        which is not `finished`. None if every branch failed."""
         return self.results[0] if self.results else self._unfinished
 
     @property

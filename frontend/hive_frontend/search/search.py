@@ -14,9 +14,10 @@ from hive_frontend.client.reply import Reply
 from hive_frontend.compiler import Thrown, Yield, process
 from hive_frontend.compiler.process import Ended, Waiting
 from hive_frontend.errors import BranchFailed, BudgetExceeded, SupervisorError, Suspended
-from hive_frontend.operation import NOT_NOW, Scope, enter, leave
+from hive_frontend.operation import NOT_NOW, Offer, Scope, enter, leave
 from hive_frontend.operations.choice import AskHuman
-from hive_frontend.operations.identity import PIECE, Path
+from hive_frontend.operations.fork import copy as copy_value
+from hive_frontend.operations.identity import PIECE, Path, call_seed
 from hive_frontend.operations.model_call import ModelCall
 from hive_frontend.operations.transition import Caller, Transition
 from hive_frontend.runs.questions import Question
@@ -24,7 +25,7 @@ from hive_frontend.search.asked import kept_of
 from hive_frontend.search.firing import Firing, comparison_with
 from hive_frontend.search.long_state import LongState, state_factory
 from hive_frontend.search.record import RunRecord
-from hive_frontend.supervisors.base import SearchedAgent, Supervisor
+from hive_frontend.supervisors.base import SearchedAgent, Supervisor, check_drop, check_firing
 from hive_frontend.supervisors.state import Ask, Drop, Fire, State, best_first
 
 _STEPS_PER_YIELD = 100
@@ -51,7 +52,10 @@ class Search:
         self._supervisor = supervisor
         self._caller = caller
         self._first: State | None = None
-        self._queue: deque[tuple[State, int]] = deque()
+        self._offering: State | None = None
+        """The state with the best offer of a result."""
+        self._queue: deque[tuple[State, int, int | None]] = deque()
+        """Firings that have not started: the state, the number of the firing and the option that it takes."""
         self._tasks: dict[asyncio.Task[None], State | None] = {}
         self._cancelling: set[asyncio.Task[None]] = set()
         """Cancelled tasks of dropped states that have not ended yet."""
@@ -109,12 +113,15 @@ class Search:
                 telemetry.make_current_in(context)
         token = enter(self._scope)
         try:
+            self._supervisor.seed = call_seed(self._run.session.seed, first.path, "supervisor")
             self._supervisor.init([first])
             self._decide()
             steps = 0
             while True:
                 if self._error is not None:
                     raise self._error
+                if self._run.stopped and self.awaiting is None:
+                    break
                 if self._arrived:
                     arrived = self._arrived.popleft()
                     if isinstance(arrived, State):
@@ -142,6 +149,7 @@ class Search:
             # must happen before the session, its journal and perhaps the event loop are closed.
             if tasks or self._cancelling:
                 await asyncio.gather(*tasks, *self._cancelling, return_exceptions=True)
+        self._take_offer()
 
     @property
     def questions(self) -> list[Question]:
@@ -170,29 +178,18 @@ class Search:
 
     def _fire(self, decision: Fire) -> None:
         state, times = decision.state, decision.times
-        if state.kind != "waiting" or state.closed:
-            why = f"is {state.kind}" if state.kind != "waiting" else "was fired for the last time, or dropped"
-            raise SupervisorError(
-                f"{self._supervisor} decided {decision!r}, but that state {why}; fire waiting states only, and give "
-                "last=False if a state is to be fired again"
-            )
-        if times < 1:
-            raise SupervisorError(f"{self._supervisor} decided {decision!r}: times must be at least 1")
+        check_firing(self._supervisor, decision)
         state.closed = decision.last
         self._run.alive += times if state.fired else times - 1
         state.unstarted += times
         state.unfinished += times
         for _ in range(times):
-            self._queue.append((state, state.fired))
+            self._queue.append((state, state.fired, decision.option))
             state.fired += 1
 
     def _drop(self, state: State) -> None:
         """Drop a state, and cancel its firings in flight."""
-        if state.kind != "waiting" or (state.closed and not state.unfinished):
-            why = f"is {state.kind}" if state.kind != "waiting" else "has no firing left to cancel"
-            raise SupervisorError(
-                f"{self._supervisor} drops {state!r}, but that state {why}; drop waiting states only, and only once"
-            )
+        check_drop(self._supervisor, state)
         if state.unstarted:
             self._queue = deque(entry for entry in self._queue if entry[0] is not state)
         if state.unfinished > state.unstarted:
@@ -236,7 +233,7 @@ class Search:
 
     def _launch(self) -> bool:
         """Start the next firing of the queue; return False if no slot is free."""
-        state, number = self._queue[0]
+        state, number, option = self._queue[0]
         run = self._run
         slot = not state.sleeping
         if slot and not run.slots.take(self):
@@ -244,6 +241,7 @@ class Search:
         try:
             self._queue.popleft()
             firing = self._prepare(state, number)
+            firing.transition.option = option
             answer = self._perform_now(firing)
         except BaseException:
             if slot:
@@ -417,8 +415,24 @@ class Search:
             )
         if state.kind == "final":
             self.finals.append(state)
+        elif type(given) is Offer:
+            # The branch may go on to change the object.
+            given.result = copy_value(given.result, {})
+            self._offering = min(self._offering or state, state, key=best_first)
         self._run.add_state(self.agent.name, self.awaiting, state)
         return state
+
+    def _take_offer(self) -> None:
+        """Make the best offer a result, unless a branch has returned one that is as good."""
+        best = self._offering
+        if best is None or any(best_first(final)[0] <= best_first(best)[0] for final in self.finals):
+            return
+        assert isinstance(best.score, Offer)
+        path, value = (*best.path, best.fired), best.score.result
+        state = state_factory(path, self.awaiting)(path, best, score=best.score, kind="final", value=value)
+        state.offered = True
+        self.finals.append(state)
+        self._run.add_state(self.agent.name, self.awaiting, state)
 
     def _dead_end(
         self,

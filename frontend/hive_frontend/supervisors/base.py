@@ -13,8 +13,9 @@ from typing import Protocol, runtime_checkable
 
 from hive_frontend.compiler.flow_graph import FlowGraph
 from hive_frontend.compiler.program import Program
+from hive_frontend.errors import SupervisorError
 from hive_frontend.operations.child import AgentContract
-from hive_frontend.supervisors.state import Decision, State
+from hive_frontend.supervisors.state import Decision, Fire, State
 
 
 class Supervisor(ABC):
@@ -33,8 +34,11 @@ class Supervisor(ABC):
     Two rules for authors. First, the runtime works on a deep copy of the given instance, so before `init` an
     instance holds settings only and no data of a run. Second, the runtime commits states in the order in which
     answers arrive. To make runs reproducible, let decisions depend on the set of committed states (for example
-    sorted by `path`), never on the order of their arrival.
+    sorted by `path`), never on the order of their arrival. Random decisions derive from `seed`.
     """
+
+    seed: int = 0
+    """Seed of random decisions. The runtime sets it before `init`; it derives from the seed of the run."""
 
     def check(self, graph: FlowGraph) -> None:  # noqa: B027
         """Raise `SupervisorError` if this supervisor does not suit an agent with this flow graph.
@@ -96,3 +100,29 @@ class SearchedAgent(AgentContract, Protocol):
     def program(self) -> Program: ...
     @property
     def supervisor(self) -> Supervisor: ...
+
+
+def check_firing(supervisor: Supervisor, decision: Fire) -> None:
+    """Raise `SupervisorError` if a decision to fire breaks a rule."""
+    state, option = decision.state, decision.option
+    rule = None
+    if state.kind != "waiting" or state.closed:
+        why = f"is {state.kind}" if state.kind != "waiting" else "was fired for the last time, or dropped"
+        rule = f", but that state {why}; fire waiting states only, and give last=False if a state is to be fired again"
+    elif decision.times < 1:
+        rule = ": times must be at least 1"
+    elif option is not None and not 0 <= option < state.options:
+        rule = (
+            f", but that state has {state.options} options; `state.options` says how many, and counts from 0"
+        )
+    if rule is not None:
+        raise SupervisorError(f"{supervisor} decided {decision!r}{rule}")
+
+
+def check_drop(supervisor: Supervisor, state: State) -> None:
+    """Raise `SupervisorError` if a decision to drop a state breaks a rule."""
+    if state.kind != "waiting" or (state.closed and not state.unfinished):
+        why = f"is {state.kind}" if state.kind != "waiting" else "has no firing left to cancel"
+        raise SupervisorError(
+            f"{supervisor} drops {state!r}, but that state {why}; drop waiting states only, and only once"
+        )

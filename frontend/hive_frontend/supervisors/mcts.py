@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from hive_frontend.compiler.flow_graph import FlowGraph
 from hive_frontend.operations.identity import Path
-from hive_frontend.supervisors.searcher import Searcher, SearchProgress, lineage
 from hive_frontend.supervisors.settings import Check
 from hive_frontend.supervisors.state import Decision, Fire, State
+from hive_frontend.supervisors.tree_search import TreeProgress, TreeSearch
 
 
 @dataclass
@@ -35,21 +34,17 @@ class Node:
 
 
 @dataclass
-class MCTSProgress(SearchProgress):
+class MCTSProgress(TreeProgress):
     root: Node = field(default_factory=Node)
-    simulations: int = 0
-    """Simulations started so far."""
     in_flight_paths: list[list[Node]] = field(default_factory=list)
     """Per simulation in flight, its nodes from the root to the expanded one."""
-    lowest: float = math.inf
-    """Lowest reward so far."""
-    highest: float = -math.inf
-    """Highest reward so far."""
+    rising: list[list[Node]] = field(default_factory=list)
+    """The nodes from the root to each new node of the last round that has a higher reward than its parent."""
     reached: int = 0
     """Results with a reward of at least the target."""
 
 
-class MCTS(Searcher[MCTSProgress]):
+class MCTS(TreeSearch[MCTSProgress]):
     """Monte Carlo tree search with UCT over the states named `branch_at`, which are the nodes of the tree.
 
     Each simulation has four steps:
@@ -61,7 +56,8 @@ class MCTS(Searcher[MCTSProgress]):
     - Expansion: fire the state of that node once more, which makes a new child.
     - Rollout: fire every following state once. With `rollout="to_end"`, continue to a result or a dead end; states
       named `branch_at` on the way become nodes too. With `rollout="value"`, stop at the next state named
-      `branch_at` and use its reward as the estimate; a short search may then end without any result.
+      `branch_at` and use its reward as the estimate. If that is higher than the reward of the state before, the next
+      simulation continues from there instead of selecting a node, so that the search gets to results.
     - Backpropagation: add the reward to every node on the path.
 
     The reward of a state is `reward(state)`, by default its score. Dead ends, and states without a score or with
@@ -98,22 +94,16 @@ class MCTS(Searcher[MCTSProgress]):
         target: float | None = None,
         limit: int = 1,
     ) -> None:
+        super().__init__(branch_at, simulations, reward, workers)
         check = Check(self)
-        self.branch_at = check.names("branch_at", branch_at)
-        self.simulations = check.count("simulations", simulations)
         self.widening = check.optional(_widening(check), "widening", widening)
         self.branching = check.optional(check.count, "branching", branching)
         if self.branching is None and self.widening is None:
             self.branching = 5
         self.exploration = check.number("exploration", exploration, least=0)
         self.rollout = check.choice("rollout", rollout, ("to_end", "value"))
-        self.reward = check.optional(check.function, "reward", reward)
-        self.workers = check.count("workers", workers)
         self.target = check.optional(check.number, "target", target)
         self.limit = check.count("limit", limit)
-
-    def check(self, graph: FlowGraph) -> None:
-        Check(self).known(graph, "branch_at", *self.branch_at)
 
     def begin(self) -> MCTSProgress:
         return MCTSProgress()
@@ -130,13 +120,14 @@ class MCTS(Searcher[MCTSProgress]):
             for node in finished:
                 node.pending = 0
         progress.in_flight_paths = []
+        progress.rising = []
         for arrival in arrived:
             self._add(progress, arrival)
         if progress.reached >= self.limit:
             return []
         decisions: list[Decision] = []
         while progress.simulations < self.simulations and len(decisions) < self.workers:
-            path = self._select(progress)
+            path = progress.rising.pop() if progress.rising else self._select(progress)
             state = path[-1].state
             if state is None or (state.kind == "waiting" and not self._may_grow(path[-1])):
                 break  # All expansions that are allowed now are in flight.
@@ -144,38 +135,31 @@ class MCTS(Searcher[MCTSProgress]):
             if state.kind == "waiting":
                 decisions.append(self._expand(progress, path, state))
             else:
-                self._backpropagate(progress, path, self._reward(state))
+                self._backpropagate(path, self.reward_of(progress, state))
         return decisions
 
     def _add(self, progress: MCTSProgress, state: State) -> None:
         """Add the last state of a simulation, or an initial state, to the tree."""
         path = [progress.root]
-        for ancestor in lineage(state):
-            if ancestor is state or ancestor.name in self.branch_at:
-                path.append(path[-1].children.setdefault(ancestor.path, Node(ancestor)))
+        for each in self.branch(state):
+            path.append(path[-1].children.setdefault(each.path, Node(each)))
         is_initial = len(path) == 2
         if is_initial and state.kind == "waiting":
             return
-        reward = self._reward(state)
+        reward = self.reward_of(progress, state)
         if state.kind == "final" and self.target is not None and reward is not None:
             progress.reached += reward >= self.target
-        if not is_initial:
-            self._backpropagate(progress, path, reward)
+        if is_initial:
+            return
+        self._backpropagate(path, reward)
+        if self.rollout == "value" and state.kind == "waiting" and self._has_risen(reward, path[-2].state):
+            progress.rising.append(path)
 
-    def _reward(self, state: State) -> float | None:
-        reward = None if state.kind == "dead" else self.reward(state) if self.reward else state.score
-        if reward is None or reward == -math.inf:
-            return None
-        if not math.isfinite(reward):
-            raise Check(self).error(
-                f"the reward of a state must be finite or -inf; the reward of {state!r} is {reward}"
-            )
-        return reward
+    def _has_risen(self, reward: float | None, before: State | None) -> bool:
+        last = None if before is None else self.raw_reward(before)
+        return reward is not None and (last is None or reward > last)
 
-    def _backpropagate(self, progress: MCTSProgress, path: list[Node], reward: float | None) -> None:
-        if reward is not None:
-            progress.lowest = min(progress.lowest, reward)
-            progress.highest = max(progress.highest, reward)
+    def _backpropagate(self, path: list[Node], reward: float | None) -> None:
         for node in path:
             node.visits += 1
             if reward is None:

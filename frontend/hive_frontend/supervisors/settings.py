@@ -45,6 +45,15 @@ class Check:
             raise self.error(f"{setting} must be a finite number{at_least}, not {value!r}")
         return value
 
+    def range(self, setting: str, value: Any) -> tuple[float, float]:
+        """Check a pair of two finite numbers, the lower one first."""
+        if not isinstance(value, tuple) or len(value) != 2:
+            raise self.error(f"{setting} must be a pair (lowest, highest), not {value!r}")
+        lowest, highest = (self.number(setting, each) for each in value)
+        if lowest >= highest:
+            raise self.error(f"{setting} must be a pair (lowest, highest), not {value!r}")
+        return lowest, highest
+
     def flag(self, setting: str, value: Any) -> bool:
         """Check True or False."""
         if not isinstance(value, bool):

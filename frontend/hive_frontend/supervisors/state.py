@@ -9,6 +9,7 @@ from typing import Any, Literal
 from hive_frontend.client.reply import Reply
 from hive_frontend.compiler.flow_graph import FAIL, RETURN, YIELD
 from hive_frontend.compiler.process import Waiting
+from hive_frontend.operation import Operation
 from hive_frontend.operations.child import AgentContract
 from hive_frontend.operations.identity import Path, next_id, state_id
 
@@ -49,6 +50,7 @@ class State:
         "fired",
         "kind",
         "name",
+        "offered",
         "parent",
         "path",
         "replies",
@@ -99,6 +101,8 @@ class State:
         """The model's answers between the parent and this state."""
         self.results: Sequence[str] = ()
         """The results of tools that the model called between the parent and this state."""
+        self.offered = False
+        """Whether it is the result that its parent offered (see `score`), not one that the agent returned."""
         self.asked: Ask | None = None
         """The question of the supervisor that this state answers; None for states of the search."""
         if kind == "dead":
@@ -120,6 +124,12 @@ class State:
         """Whether its variables may be objects of the caller: arguments that no fork has copied yet."""
         self.closed = False
         """Whether the supervisor has fired it for the last time, or has dropped it."""
+
+    @property
+    def options(self) -> int:
+        """How many options the state has, if it waits at a `choose`; otherwise 0."""
+        operation = None if self.waiting is None else self.waiting.operation
+        return operation.options if isinstance(operation, Operation) else 0
 
     @property
     def order(self) -> tuple[Path, ...]:
@@ -150,12 +160,14 @@ class Fire:
     """Fire a state: draw `times` samples of its operation, each of which leads to a new state.
 
     `last` promises that the state is not fired again, so its variables can be released. A state that is fired
-    only once passes its variables on without a copy.
+    only once passes its variables on without a copy. At a `choose`, `option` is the index of the option to take, below
+    `state.options`; without it the firings take the options in turn.
     """
 
     state: State
     times: int = 1
     last: bool = True
+    option: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

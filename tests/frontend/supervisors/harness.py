@@ -25,6 +25,7 @@ class Step:
     name: str
     score: float | None = None
     reply: str = ""
+    options: int = 0
 
 
 class FakeState:
@@ -44,6 +45,7 @@ class FakeState:
         self.value: Any = None
         self.failure = "dead" if self.kind == "dead" else None
         self.asked = asked
+        self.options = step.options
 
 
 World = Callable[[FakeState | None, Path], Step]
@@ -61,6 +63,8 @@ class Played:
     asked: list[Ask] = field(default_factory=list)
     firings: list[Path] = field(default_factory=list)
     """Every firing, in order."""
+    options: dict[Path, int | None] = field(default_factory=dict)
+    """The options that were chosen, by the paths of the states that they led to."""
 
     def search(self) -> Any:
         """All that must be the same whatever came first."""
@@ -87,10 +91,14 @@ def play(
     order: random.Random | None = None,
     answer: Callable[[Ask], Any] | None = None,
     limit: int = 20_000,
+    options: dict[Path, int | None] | None = None,
 ) -> Played:
-    """Run a search to its end. `order` picks which transition is done next; the eldest if there is none."""
+    """Run a search to its end. `order` picks which transition is done next; the eldest if there is none.
+
+    `options` receives the option of each firing, for a world that depends on it.
+    """
     supervisor = copy.deepcopy(supervisor)
-    played = Played(supervisor)
+    played = Played(supervisor, options={} if options is None else options)
     in_flight: list[tuple[FakeState, int] | Ask] = []
 
     def enter(path: Path, parent: FakeState | None) -> FakeState:
@@ -116,9 +124,11 @@ def play(
                 continue
             assert isinstance(decision, Fire)
             assert decision.times >= 1
+            assert decision.option is None or 0 <= decision.option < state.options
             for _ in range(decision.times):
                 in_flight.append((state, state.fired))
                 played.firings.append(state.path)
+                played.options[(*state.path, state.fired)] = decision.option
                 state.fired += 1
         if not in_flight:
             return played
@@ -148,7 +158,8 @@ def random_world(seed: int, *, depth: int = 6, names: tuple[str, ...] = ("think"
         random = draw(seed, path)
         kinds = ["return"] if len(path) > depth else ["return", "fail", *(names * 2)]
         name = random.choice(kinds) if len(path) > 1 else names[0]
-        return Step(name, random.choice([None, random.randint(-3, 3)]), f"r{path[-1]}")
+        score, options = random.choice([None, random.randint(-3, 3)]), 2 if name == "fork" else 0
+        return Step(name, score, f"r{path[-1]}", options)
 
     return world
 

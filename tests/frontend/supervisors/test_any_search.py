@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hive_frontend import (
+    ABMCTS,
     MCTS,
     Agent,
     Ask,
@@ -73,7 +74,15 @@ refinement = st.builds(
 beam = st.builds(
     Beam, at=st.sampled_from(["think", "fork"]), width=small, expand=small, cumulative=st.booleans()
 )
-searchers = thoughts | monte_carlo | samples | refinement | beam
+adaptive = st.builds(
+    ABMCTS,
+    branch_at=st.sampled_from(["think", ["think", "fork"]]),
+    simulations=st.integers(1, 40),
+    posterior=st.sampled_from(["gaussian", "beta"]),
+    bounds=st.sampled_from([None, (-3, 3)]),
+    workers=st.integers(1, 5),
+)
+searchers = thoughts | monte_carlo | adaptive | samples | refinement | beam
 
 
 @given(searchers, st.integers(0, 10**6), st.integers(0, 10**6))
@@ -114,6 +123,10 @@ def test_an_agent_that_calls_no_model(supervisor: Searcher[Any]) -> None:
         (BestOfN(8), "BestOfN(n=8)"),
         (SelfRefine(at="a"), "SelfRefine(at='a', samples=1, patience=2)"),
         (Beam(at="a", width=2), "Beam(at='a', width=2, expand=5, cumulative=True)"),
+        (
+            ABMCTS(branch_at="a", simulations=9, posterior="beta", bounds=(0, 1)),
+            "ABMCTS(branch_at=('a',), simulations=9, posterior='beta', bounds=(0, 1), workers=1)",
+        ),
         (
             MCTS(branch_at="a", simulations=9, exploration=1, widening=(1, 0.5)),
             "MCTS(branch_at=('a',), simulations=9, exploration=1, widening=(1, 0.5), workers=1, limit=1)",
@@ -156,6 +169,18 @@ def test_settings_show(supervisor: Supervisor, shown: str) -> None:
             "widening's alpha must be a finite number of at least 0, not -1",
         ),
         (MCTS, {"branch_at": "a", "simulations": 1, "rollout": "x"}, "rollout must be one of"),
+        (ABMCTS, {"branch_at": "a", "simulations": 0}, "simulations must be an integer of at least 1"),
+        (ABMCTS, {"branch_at": "a", "simulations": 1, "posterior": "x"}, "posterior must be one of"),
+        (
+            ABMCTS,
+            {"branch_at": "a", "simulations": 1, "bounds": (1, 0)},
+            r"bounds must be a pair \(lowest, highest\), not \(1, 0\)",
+        ),
+        (
+            ABMCTS,
+            {"branch_at": "a", "simulations": 1, "bounds": 1},
+            r"bounds must be a pair \(lowest, highest\), not 1",
+        ),
         (MCTS, {"branch_at": "a", "simulations": 1, "reward": 1}, "reward must be a function of a state"),
     ],
 )
@@ -172,6 +197,7 @@ def test_bad_settings(make: Any, settings: dict[str, Any], message: str) -> None
         SelfRefine(at="nowhere"),
         Beam(at="nowhere"),
         MCTS(branch_at="nowhere", simulations=1),
+        ABMCTS(branch_at="nowhere", simulations=1),
     ],
 )
 def test_names_that_the_agent_does_not_have(supervisor: Supervisor) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hive_frontend import (
+    ABMCTS,
     MCTS,
     Beam,
     BestOfN,
@@ -75,6 +76,7 @@ SUPERVISORS = [
     Beam(at="think", width=3, expand=3),
     MCTS(branch_at="think", simulations=20, branching=4, workers=4),
     MCTS(branch_at="think", simulations=20, widening=(1, 0.5), rollout="value"),
+    ABMCTS(branch_at="think", simulations=20, workers=3),
 ]
 
 

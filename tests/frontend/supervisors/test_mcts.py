@@ -151,10 +151,30 @@ def test_values_of_states_instead_of_results() -> None:
     def world(parent: FakeState | None, path: Path) -> Step:
         return Step("think", path[-1]) if len(path) < 6 else Step("return", 9)
 
-    played = play(MCTS(branch_at="think", simulations=3, branching=3, rollout="value"), world)
-    assert played.fired == {"0": 3}
-    played = play(MCTS(branch_at="think", simulations=4, branching=3, rollout="value"), world)
-    assert played.fired == {"0": 3, "0.2": 1}
+    def firings(simulations: int) -> list[Path]:
+        supervisor = MCTS(branch_at="think", simulations=simulations, branching=3, rollout="value")
+        return play(supervisor, world).firings
+
+    # 0.0 is worth no more than 0; 0.1 and 0.2 are, and the next state after each is not. Then the root is full.
+    assert firings(3) == [(0,), (0,), (0, 1)]
+    assert firings(6) == [(0,), (0,), (0, 1), (0,), (0, 2), (0, 0)]
+
+
+def test_a_search_by_values_follows_them_while_they_rise() -> None:
+    def world(parent: FakeState | None, path: Path) -> Step:
+        return Step("return", 99) if len(path) > 8 else Step("think", len(path))
+
+    played = play(MCTS(branch_at="think", simulations=8, rollout="value"), world)
+    assert [state.score for state in played.results] == [99], "one state further in each simulation"
+    spread = play(MCTS(branch_at="think", simulations=24, rollout="value", workers=3), world)
+    assert [len(state.path) for state in spread.results] == [9] * 3, "as many ways as workers"
+
+
+@given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 4))
+def test_a_simulation_by_value_fires_one_node(seed: int, simulations: int, workers: int) -> None:
+    supervisor = MCTS(branch_at="think", simulations=simulations, rollout="value", workers=workers)
+    played = play(supervisor, random_world(seed))
+    assert sum(played.states[path].name == "think" for path in played.firings) <= simulations
 
 
 def test_widening() -> None:
