@@ -79,6 +79,9 @@ class RunSettings(TypedDict, total=False):
     trace: File | None
     checkpoint: File | None
     replay: File | None
+    store: RunStore | File | None
+    run_id: str | None
+    on_question: OnQuestion | None
 
 
 # Keywords of `arun` cannot be typed beside `**kwargs: P.kwargs`. So the types know three ways to call it: with

@@ -396,23 +396,16 @@ class Search:
         score: float | None,
     ) -> State:
         """Record the state that a segment of the agent's code led to. `score` applies if that code gave none."""
-        make = state_factory(path, self.awaiting)
         given, self._scope.score = self._scope.score, None
-        if given is not None:
-            score = given
-        if type(outcome) is not Waiting:
-            assert isinstance(outcome, Ended)
-            state = make(path, parent, score=score, kind="final", value=outcome.value, replies=replies)
-        elif isinstance(operation := outcome.operation, Yield):
-            value = operation.value
-            state = make(
-                path, parent, score=score, kind="final", waiting=outcome, value=value, replies=replies
-            )
+        score = score if given is None else given
+        waiting = outcome if type(outcome) is Waiting else None
+        operation: Any = outcome if waiting is None else waiting.operation
+        if isinstance(operation, (Ended, Yield)):
+            at_end: dict[str, Any] = {"kind": "final", "value": operation.value}
         else:
-            sleeping = operation.sleeps
-            state = make(
-                path, parent, score=score, kind="waiting", waiting=outcome, sleeping=sleeping, replies=replies
-            )
+            at_end = {"kind": "waiting", "sleeping": operation.sleeps}
+        make = state_factory(path, self.awaiting)
+        state = make(path, parent, score=score, waiting=waiting, replies=replies, **at_end)
         if state.kind == "final":
             self.finals.append(state)
         elif type(given) is Offer:
@@ -448,8 +441,7 @@ class Search:
             where = f"after state {parent.name!r} ({parent.id})" if parent else "before its first await"
             error.add_note(f"raised by agent {self.agent.name!r} {where}")
             raise error
-        spent = isinstance(error, BudgetExceeded)
-        make = state_factory(path, self.awaiting)
+        make, spent = state_factory(path, self.awaiting), isinstance(error, BudgetExceeded)
         state = make(path, parent, score=score, kind="dead", failure=str(error), spent=spent, replies=replies)
         self.dead.append(state)
         self._run.add_state(self.agent.name, self.awaiting, state)

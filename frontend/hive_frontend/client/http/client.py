@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from hive_frontend.client.body_fields import grammar_fields, matches_grammar, sampling_fields
 from hive_frontend.client.cached_message import CachedMessage
-from hive_frontend.client.contract import (
-    CallTimeout,
-    Client,
-    Completion,
-    MessageCall,
-    OnText,
-    Request,
-    check_limits,
-)
+from hive_frontend.client.contract import Client, Completion, MessageCall, OnText, Request, check_limits
 from hive_frontend.client.http.answers import invalid_answer, read_generated
 from hive_frontend.client.http.behind_router import Affinity, BehindRouter
+from hive_frontend.client.http.connection import answering_within
 from hive_frontend.client.http.control_requests import ControlRequests
 from hive_frontend.client.http.generate_route import GenerateRoute
 from hive_frontend.client.http.hive_generate import HiveGenerate
@@ -184,15 +176,8 @@ class HttpClient(Client):
         timeout_s = self._timeout_s if request.timeout_s is None else request.timeout_s
         attempts = self._attempts if request.attempts is None else request.attempts
         check_limits(timeout_s, attempts)
-        try:
-            async with asyncio.timeout(timeout_s) as limit:
-                return await work(attempts)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise CallTimeout(
-                f"{self.url}: no answer within {timeout_s:g} s (timeout_s); the call was cancelled"
-            ) from None
+        async with answering_within(timeout_s, self.url):
+            return await work(attempts)
 
     def render(self, messages: Sequence[Message]) -> str:
         messages = tuple(without_tools(messages))

@@ -6,15 +6,29 @@ import asyncio
 import contextlib
 import urllib.request
 import weakref
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 
+from hive_frontend.client.contract import CallTimeout
+
 _CONNECT_S = 10.0
 _KEEPALIVE_S = 4.0
 """Uvicorn, on which most model servers run, closes connections that are idle for 5 s."""
+
+
+@contextlib.asynccontextmanager
+async def answering_within(seconds: float, what: str) -> AsyncIterator[None]:
+    """Cancel the block after some seconds, and raise `CallTimeout`."""
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise CallTimeout(f"{what}: no answer within {seconds:g} s (timeout_s)") from None
 
 
 class Connection:

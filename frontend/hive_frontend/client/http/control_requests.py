@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import Final
 
-from hive_frontend.client.contract import CallTimeout
 from hive_frontend.client.http.behind_router import BehindRouter
+from hive_frontend.client.http.connection import answering_within
 from hive_frontend.client.http.transport import Transport
 from hive_frontend.client.json_text import Json
 from hive_frontend.errors import HiveError
@@ -51,26 +51,19 @@ class ControlRequests:
 
         Behind a router the request goes to one of the servers, or to all of them.
         """
-        try:
-            async with asyncio.timeout(self._timeout_s) as limit:
-                if self._behind is not None and to_all:
-                    return await self._behind.send_to_all(method, path, body)
-                if self._behind is not None:
-                    return await self._behind.send(method, path, body, attempts=self._attempts)
-                return await self._transport.send(
-                    method,
-                    path,
-                    body,
-                    attempts=self._attempts,
-                    missing_ok=True,
-                    wait_for_restart=wait_for_restart,
-                )
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise CallTimeout(
-                f"{method} {self._transport.url}{path}: no answer within {self._timeout_s:g} s (timeout_s)"
-            ) from None
+        async with answering_within(self._timeout_s, f"{method} {self._transport.url}{path}"):
+            if self._behind is not None and to_all:
+                return await self._behind.send_to_all(method, path, body)
+            if self._behind is not None:
+                return await self._behind.send(method, path, body, attempts=self._attempts)
+            return await self._transport.send(
+                method,
+                path,
+                body,
+                attempts=self._attempts,
+                missing_ok=True,
+                wait_for_restart=wait_for_restart,
+            )
 
     def hint(self, hint: SessionHint) -> None:
         """Send a hint after this turn of the event loop, together with others; count it if that fails.
