@@ -794,6 +794,10 @@ class CacheMachine(RuleBasedStateMachine):
             page = self.pool.page
             assert evicted <= -(-max(tokens, self.pool.size // BATCH_SHARE) // page) * page
 
+    @rule(seed=SEEDS)
+    def time_passes(self, seed: int) -> None:
+        self.pool.time_passes(random.Random(seed))
+
     @rule(session=st.sampled_from(["s", "t", "unknown"]))
     def end_session(self, session: str) -> None:
         self.pool.end_session(session)

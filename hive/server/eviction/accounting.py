@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from weakref import WeakSet
 
 from hive.server.agents.registry import OTHER
 from hive.server.eviction.base import EvictionPolicy
@@ -59,6 +60,8 @@ class ResidencyAccounting:
     totals: dict[str, Tokens] = field(default_factory=dict)
     """By agent: every one that stored or used KV and was not forgotten."""
     retention: Retention = field(default_factory=Retention)
+    dialogues: WeakSet[Dialogue] = field(default_factory=WeakSet)
+    """Those that a session, a request or KV belongs to."""
     _some_retained: bool = False
     """Whether the policy knows of retained dialogues."""
     _sessions: OrderedDict[str, Session] = field(default_factory=OrderedDict)
@@ -91,19 +94,15 @@ class ResidencyAccounting:
             producers[node.producer] = producers.get(node.producer, 0) + tokens
             if self.policy is not None:
                 self.policy.reused(node, tokens, self.clock)
+            _count_on_path(node, -tokens)
             node.hits += 1
             node.used = self.clock
             if node.on_device:
                 _take(self.held, node.agent, tokens)
                 self.held[use.agent] += tokens
             node.agent = use.agent
-            if node.dialogue is not None:
-                if node.dialogue is use.dialogue:
-                    node.dialogue.path[hit_bucket(node.hits)] += tokens
-                    node.turn = node.dialogue.turn
-                elif node.turn == node.dialogue.turn:
-                    node.dialogue.path[hit_bucket(node.hits - 1)] -= tokens
-            self.joined(node, use)
+            _join(node, use)
+            _count_on_path(node, tokens)
         if path:
             path[0][0].ends += 1
         return producers
@@ -115,18 +114,15 @@ class ResidencyAccounting:
         self._total(use.agent).stored += tokens
         record = NodeRecord(use.agent, use.agent, self.clock, use.session)
         if use.dialogue is not None:
-            use.dialogue.path[0] += tokens
             record.dialogue, record.turn = use.dialogue, use.dialogue.turn
+            _count_on_path(record, tokens)
         return record
 
-    def joined(self, node: NodeRecord, use: Use) -> None:
+    def joined(self, node: NodeRecord, tokens: int, use: Use) -> None:
         """Note that a request holds a node's KV, too; a second session makes the node shared."""
-        if node.session is not use.session:
-            # A node without a session keeps none: which sessions share it is unknown.
-            node.shared = node.shared or (node.session is not None and use.session is not None)
-            node.session = None
-        if node.dialogue is not use.dialogue:
-            node.dialogue = None
+        _count_on_path(node, -tokens)
+        _join(node, use)
+        _count_on_path(node, tokens)
 
     def departed(self, use: Use, now: float, event: Event | None) -> None:
         """Note that a request has ended.
@@ -213,7 +209,7 @@ class ResidencyAccounting:
             matched, old = [0] * HIT_BUCKETS, 0
             for node, tokens in path:
                 if node.dialogue is dialogue:
-                    if node.turn == dialogue.turn:
+                    if node.on_path:
                         matched[hit_bucket(node.hits)] += tokens
                     else:
                         old += tokens
@@ -240,13 +236,15 @@ class ResidencyAccounting:
         tip = path[0][0] if path else None
         if tip is not None and tip.dialogue is not None and not tip.dialogue.named:
             dialogue = tip.dialogue
-            if dialogue.agent == use.agent and dialogue.idle and tip.turn == dialogue.turn:
+            if dialogue.agent == use.agent and dialogue.idle and tip.on_path:
                 return dialogue
         return self._begin(use)
 
     def _begin(self, use: Use) -> Dialogue:
         self._dialogues_begun += 1
-        return Dialogue(use.agent, use.session is not None, self._dialogues_begun)
+        dialogue = Dialogue(use.agent, use.session is not None, self._dialogues_begun)
+        self.dialogues.add(dialogue)
+        return dialogue
 
     def returned(self, node: NodeRecord, tokens: int, use: Use | None = None) -> None:
         """Count a node whose KV is on the device again: recomputed by ``use``, or loaded back from the host if None.
@@ -264,24 +262,22 @@ class ResidencyAccounting:
             self._total(use.agent)
             node.agent = use.agent
             node.used = self.clock
-            self.joined(node, use)
-            if node.dialogue is not None:
-                node.turn = node.dialogue.turn
+            _join(node, use)
+        _count_on_path(node, tokens)
         self.resident[node.producer] += tokens
         self.held[node.agent] += tokens
         self._total(node.producer).stored += tokens
 
     def evicted(self, node: NodeRecord, tokens: int) -> None:
         """Count a node whose KV left the device."""
+        _count_on_path(node, -tokens)
         node.on_device = False
         _take(self.resident, node.producer, tokens)
         _take(self.held, node.agent, tokens)
         self._total(node.producer).evicted += tokens
         dialogue = node.dialogue
-        if dialogue is not None and node.turn == dialogue.turn:
-            dialogue.path[hit_bucket(node.hits)] -= tokens
-            if self.policy is not None and not dialogue.named:
-                self.policy.lost(dialogue, self.now, self.clock)
+        if self.policy is not None and dialogue is not None and node.on_path and not dialogue.named:
+            self.policy.lost(dialogue, self.now, self.clock)
         if self.policy is not None:
             self.policy.evicted(node, tokens, self.clock)
 
@@ -312,6 +308,8 @@ class ResidencyAccounting:
 
     def flushed(self) -> None:
         """Count an emptied tree; what the policy has learned stays."""
+        for dialogue in self.dialogues:
+            dialogue.path = [0] * HIT_BUCKETS
         self.resident.clear()
         self.held.clear()
 
@@ -342,6 +340,23 @@ class ResidencyAccounting:
         if len(self._sessions) > MAX_SESSIONS:
             self._sessions.popitem(last=False)
         return session
+
+
+def _join(node: NodeRecord, use: Use) -> None:
+    if node.session is not use.session:
+        # A node without a session keeps none: which sessions share it is unknown.
+        node.shared = node.shared or (node.session is not None and use.session is not None)
+        node.session = None
+    if node.dialogue is not use.dialogue:
+        node.dialogue = None
+    elif node.dialogue is not None:
+        node.turn = node.dialogue.turn
+
+
+def _count_on_path(node: NodeRecord, tokens: int) -> None:
+    """Add tokens of a node to its dialogue's path, or subtract them, before the record changes and after."""
+    if node.dialogue is not None and node.on_path and node.on_device:
+        node.dialogue.path[hit_bucket(node.hits)] += tokens
 
 
 def _take(counter: Counter[str], agent: str, tokens: int) -> None:

@@ -2,8 +2,9 @@
 
 A class of dialogues is (agent, last event, rhythm).  For each class the predictor counts, by idle time, how often
 dialogues returned and how often they had not returned yet.  That gives the probability of a return per second (the
-hazard) at each idle time.  A class with little evidence is shrunk towards the same class over all agents, that one
-towards all dialogues with the same last event, and so on.
+hazard) at each idle time.  A class with little evidence is shrunk towards the same class over other agents, that one
+towards other dialogues with the same last event, and so on.  No evidence counts twice, so the hazard of a class that
+has all the evidence is that of all dialogues.
 
 A client that says when its session returns may be wrong.  The predictor learns how wrong: the mean and the variance of
 log(hinted / actual).  The hint is then evidence by Bayes' rule, on top of the survival curve of the class.
@@ -40,7 +41,7 @@ _EVENTS = len(_EVENT_NUMBERS)
 _KINDS = _EVENTS * RHYTHMS
 _ALL = _KINDS
 """The kind of all dialogues."""
-_EVIDENCE = 1.0
+_EVIDENCE = 0.3
 """Dialogues that were observed over a whole bin and weigh as much as the prior."""
 _HALF_LIFE = 4096
 """Admissions after which the weight of evidence is halved, and after which a dialogue that has not returned is counted
@@ -77,7 +78,10 @@ class Returns:
         self._weighed = 0
         self._refreshed: int | None = None
         self._version = 0
-        self._pooled: Array = np.zeros((_KINDS + 1, BINS))
+        self._pooled: Array = np.zeros((2, _KINDS + 1, BINS))
+        """Returned and lost dialogues of all agents, by kind."""
+        self._prior: Array = np.zeros((_KINDS + 1, BINS))
+        """Hazards of kinds, from the evidence of other kinds."""
         self._agents: tuple[Array, Array] = (self._returned, self._lost)
         self._waiting: dict[int, tuple[int, int, float, int]] = {}
         """By dialogue: (agent, kind, idle since, clock then)."""
@@ -204,12 +208,13 @@ class Returns:
             lost = np.concatenate([lost, np.zeros((grown, _KINDS, BINS))])
             np.add.at(lost, (agents, kinds, bins_of(np.maximum(now - begun, 0.0))), 1.0)
         self._agents = (self._returned, lost)
-        all_returned = self._returned.sum(axis=0).reshape(_EVENTS, RHYTHMS, BINS)
-        all_lost = lost.sum(axis=0).reshape(_EVENTS, RHYTHMS, BINS)
-        everyone = _hazard(all_returned.sum(axis=(0, 1)), all_lost.sum(axis=(0, 1)), _PRIOR)
-        by_event = _hazard(all_returned.sum(axis=1), all_lost.sum(axis=1), everyone)
-        pooled = _hazard(all_returned, all_lost, by_event[:, None]).reshape(_KINDS, BINS)
-        self._pooled = np.concatenate([pooled, everyone[None]])
+        by_kind = np.array([self._returned.sum(axis=0), lost.sum(axis=0)])
+        kinds = by_kind.reshape(2, _EVENTS, RHYTHMS, BINS)
+        events = kinds.sum(axis=2, keepdims=True)
+        everyone = events.sum(axis=1, keepdims=True)
+        prior = _hazard(*(events - kinds), _hazard(*(everyone - events), _PRIOR))
+        self._pooled = np.concatenate([by_kind, everyone.reshape(2, 1, BINS)], axis=1)
+        self._prior = np.concatenate([prior.reshape(_KINDS, BINS), _PRIOR[None]])
 
     def usual(self, agent: int) -> int:
         """Return the row of all of an agent's dialogues together."""
@@ -219,15 +224,12 @@ class Returns:
         """Return the values of waiting by bin, [rows, BINS]."""
         returned, lost = self._agents
         kinds = np.array([kind for _, kind, _ in keys])
-        hazard = self._pooled[kinds]
-        known = np.array([0 <= agent < len(returned) for agent, _, _ in keys])
-        if known.any():
-            agents = np.array([agent for agent, _, _ in keys])[known]
-            at = agents, np.minimum(kinds[known], _KINDS - 1)
-            every = (kinds[known] == _ALL)[:, None]
-            seen = np.where(every, returned[agents].sum(axis=1), returned[at])
-            unseen = np.where(every, lost[agents].sum(axis=1), lost[at])
-            hazard[known] = _hazard(seen, unseen, hazard[known])
+        own = np.zeros((2, len(keys), BINS))
+        for place, (agent, kind, _) in enumerate(keys):
+            if 0 <= agent < len(returned):
+                which = slice(None) if kind == _ALL else slice(kind, kind + 1)
+                own[:, place] = returned[agent, which].sum(axis=0), lost[agent, which].sum(axis=0)
+        hazard = _hazard(*own, _hazard(*(self._pooled[:, kinds] - own), self._prior[kinds]))
         alive = np.exp(-np.cumsum(hazard * _WIDTHS, axis=-1))
         mass = -np.diff(alive, axis=-1, prepend=1.0)
         mass = np.concatenate([mass, alive[:, -1:]], axis=-1)

@@ -120,10 +120,10 @@ class Waiting:
     def worth(self, classes: NDArray[np.int32], now: float, clock: int, density: Density) -> Array:
         """Return the worth of nodes, in hits per token and admission, [n].
 
-        Two estimates are combined by their geometric mean.  One is the hit density of the node's class, times how much
-        more waiting for this dialogue is worth than for others of its agent that have been idle for as long.  The other
-        is the value of waiting, times the part of the KV that next requests use.  Anonymous dialogues are a mixture,
-        for which only the first is robust.
+        Two estimates are combined by their geometric mean, in which the second one counts twice: the hit density of
+        the node's class, and the value of waiting times the part of the KV that next requests use.  Anonymous dialogues
+        are a mixture, for which only ratios are robust.  Their worth is the hit density, times how much more waiting for
+        this dialogue is worth than for others that have been idle for as long.
         """
         codes = classes - FIRST_CLASS
         hits = codes % HIT_BUCKETS
@@ -135,10 +135,11 @@ class Waiting:
         usual = self._returns.values(self._usual[places], idle, now, clock)
         parts = self._parts()
         on_path = self._turn[places] == turns
-        ratio = np.where(on_path, 1.0, parts[agents, _OFF_PATH] / parts[agents, hits])
-        by_class = density(agents, hits) * (value / usual) * ratio
-        by_return = parts[agents, np.where(on_path, hits, _OFF_PATH)] * value * self._seconds
-        worth: Array = np.where(self._named[places], np.sqrt(by_class * by_return), by_class / ratio)
+        part = parts[agents, np.where(on_path, hits, _OFF_PATH)]
+        by_class = density(agents, hits)
+        by_return = part * value * self._seconds
+        combined = np.cbrt(by_class * part / parts[agents, hits] * by_return**2)
+        worth: Array = np.where(self._named[places], combined, by_class * value / usual)
         worth *= self._factor[places]
         worth += RETAINED * (self._retained[places] & on_path)
         worth[self._discarded[places]] = DISCARDED

@@ -217,10 +217,10 @@ def test_whoever_goes_on_from_a_node_is_one_of_its_sessions_and_has_not_hit_it()
     listener = Listener()
     accounting = ResidencyAccounting(listener)
     node = accounting.stored(accounting.use("a", "run-1"), 8)
-    accounting.joined(node, accounting.use("b", "run-1"))
+    accounting.joined(node, 8, accounting.use("b", "run-1"))
     assert node.session is not None
     assert not node.shared
-    accounting.joined(node, accounting.use("b", "run-2"))
+    accounting.joined(node, 8, accounting.use("b", "run-2"))
     assert node.session is None
     assert node.shared
     assert (node.agent, node.used, node.hits, node.ends) == ("a", 0, 0, 0)
@@ -309,7 +309,7 @@ class BookMachine(RuleBasedStateMachine):
         if self.nodes[0]:
             node = self.nodes[0][pick % len(self.nodes[0])]
             use = self.a_use(agent, session)
-            self.accounting.joined(node.record, use)
+            self.accounting.joined(node.record, node.tokens, use)
             node.sessions.add(use.session)
 
     @rule(pick=SEEDS)
