@@ -33,6 +33,8 @@ DISCARDED = -1.0
 """Worth of KV that its client does not need any more: below everything but the dead."""
 RETAINED = 1e6
 """Added to the worth of KV that a client wants to keep."""
+_WEIGHT, _WEIGHT_OF_HINTED = 0.5, 0.7
+"""Of the estimate by time to return, beside that by hit density; the second one if the client says when it returns."""
 _PRIORITY_DOUBLING = 10.0
 _SPAN = 256
 """Admissions over which their rate is measured."""
@@ -51,6 +53,7 @@ class Waiting:
         self._agent = np.zeros(_PLACES, np.int32)
         self._named = np.zeros(_PLACES, np.bool_)
         self._factor: Array = np.ones(_PLACES)
+        self._hinted = np.zeros(_PLACES, np.bool_)
         self._retained = np.zeros(_PLACES, np.bool_)
         self._discarded = np.zeros(_PLACES, np.bool_)
         self._used: Array = np.zeros((1, HIT_BUCKETS + 1))
@@ -80,6 +83,7 @@ class Waiting:
         self._named[place] = dialogue.named
         self._usual[place] = self._returns.usual(agent)
         self._factor[place] = 1.0
+        self._hinted[place] = False
         self._discarded[place] = False
         self._row[place] = self._returns.row(dialogue, agent)
 
@@ -93,6 +97,7 @@ class Waiting:
         """Note what a client says about a dialogue."""
         place = dialogue.number % _PLACES
         self._row[place] = self._returns.row(dialogue, agent)
+        self._hinted[place] = dialogue.expected is not None
         self._factor[place] = 2.0 ** (hint.priority / _PRIORITY_DOUBLING)
         self._discarded[place] = hint.discard or hint.event == "end"
         if self._discarded[place]:
@@ -120,10 +125,10 @@ class Waiting:
     def worth(self, classes: NDArray[np.int32], now: float, clock: int, density: Density) -> Array:
         """Return the worth of nodes, in hits per token and admission, [n].
 
-        Two estimates are combined by their geometric mean, in which the second one counts twice: the hit density of
-        the node's class, and the value of waiting times the part of the KV that next requests use.  Anonymous dialogues
-        are a mixture, for which only ratios are robust.  Their worth is the hit density, times how much more waiting for
-        this dialogue is worth than for others that have been idle for as long.
+        Two estimates are combined by a geometric mean: the hit density of the node's class, and the value of waiting
+        times the part of the KV that next requests use.  Anonymous dialogues are a mixture, for which only ratios are
+        robust.  Their worth is the hit density, times how much more waiting for this dialogue is worth than for others
+        that have been idle for as long.
         """
         codes = classes - FIRST_CLASS
         hits = codes % HIT_BUCKETS
@@ -138,7 +143,8 @@ class Waiting:
         part = parts[agents, np.where(on_path, hits, _OFF_PATH)]
         by_class = density(agents, hits)
         by_return = part * value * self._seconds
-        combined = np.cbrt(by_class * part / parts[agents, hits] * by_return**2)
+        weight = np.where(self._hinted[places], _WEIGHT_OF_HINTED, _WEIGHT)
+        combined = (by_class * part / parts[agents, hits]) ** (1.0 - weight) * by_return**weight
         worth: Array = np.where(self._named[places], combined, by_class * value / usual)
         worth *= self._factor[places]
         worth += RETAINED * (self._retained[places] & on_path)
