@@ -114,7 +114,7 @@ def replay(scenario: str | Scenario, pool: int, policy: str | Policy, seed: int 
     if isinstance(policy, str):
         policy = POLICIES[policy]
     # All that a server knows of these answers is that they are over.
-    moments = trace.times and [Moment(*times, stopped="human") for times in trace.times]
+    moments = None if trace.times is None else [Moment(*times, stopped="human") for times in trace.times]
     return PoolReplay(trace, events, pool, policy, moments).run()
 
 

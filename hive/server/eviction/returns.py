@@ -212,7 +212,7 @@ class Returns:
         kinds = by_kind.reshape(2, _EVENTS, RHYTHMS, BINS)
         events = kinds.sum(axis=2, keepdims=True)
         everyone = events.sum(axis=1, keepdims=True)
-        prior = _hazard(*(events - kinds), _hazard(*(everyone - events), _PRIOR))
+        prior = _hazard(events - kinds, _hazard(everyone - events, _PRIOR))
         self._pooled = np.concatenate([by_kind, everyone.reshape(2, 1, BINS)], axis=1)
         self._prior = np.concatenate([prior.reshape(_KINDS, BINS), _PRIOR[None]])
 
@@ -229,7 +229,7 @@ class Returns:
             if 0 <= agent < len(returned):
                 which = slice(None) if kind == _ALL else slice(kind, kind + 1)
                 own[:, place] = returned[agent, which].sum(axis=0), lost[agent, which].sum(axis=0)
-        hazard = _hazard(*own, _hazard(*(self._pooled[:, kinds] - own), self._prior[kinds]))
+        hazard = _hazard(own, _hazard(self._pooled[:, kinds] - own, self._prior[kinds]))
         alive = np.exp(-np.cumsum(hazard * _WIDTHS, axis=-1))
         mass = -np.diff(alive, axis=-1, prepend=1.0)
         mass = np.concatenate([mass, alive[:, -1:]], axis=-1)
@@ -252,8 +252,12 @@ class Returns:
         return np.concatenate([likelihood, np.full((len(log_hints), 1), _OUTLIERS)], axis=-1)
 
 
-def _hazard(returned: Array, lost: Array, prior: Array) -> Array:
-    """Return the probability of a return per second by bin (the last axis), shrunk towards ``prior``."""
+def _hazard(counts: Array, prior: Array) -> Array:
+    """Return the probability of a return per second by bin (the last axis), shrunk towards ``prior``.
+
+    ``counts`` are the dialogues that returned and those that had not, [2, ..., BINS].
+    """
+    returned, lost = counts
     events = returned + lost
     later = np.flip(np.cumsum(np.flip(events, -1), axis=-1), -1) - events
     exposure = (later + events / 2) * _WIDTHS
