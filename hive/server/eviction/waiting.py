@@ -145,7 +145,7 @@ class Waiting:
         by_return = part * value * self._seconds
         weight = np.where(self._hinted[places], _WEIGHT_OF_HINTED, _WEIGHT)
         combined = (by_class * part / parts[agents, hits]) ** (1.0 - weight) * by_return**weight
-        worth: Array = np.where(self._named[places], combined, by_class * value / usual)
+        worth: Array = np.where(self._named[places], combined, by_class * (value / usual))
         worth *= self._factor[places]
         worth += RETAINED * (self._retained[places] & on_path)
         worth[self._discarded[places]] = DISCARDED
