@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import torch
 
 from bench.eviction.clairvoyant import clairvoyant
+from bench.eviction.closed_loop import Moment
 from bench.eviction.outcome import Outcome
 from bench.eviction.policies import CLAIRVOYANT, POLICIES, Policy
 from bench.eviction.pool_replay import PoolReplay
@@ -112,7 +113,9 @@ def replay(scenario: str | Scenario, pool: int, policy: str | Policy, seed: int 
         return clairvoyant(trace, tree, events, pool)
     if isinstance(policy, str):
         policy = POLICIES[policy]
-    return PoolReplay(trace, events, pool, policy).run()
+    # All that a server knows of these answers is that they are over.
+    moments = None if trace.times is None else [Moment(*times, stopped="human") for times in trace.times]
+    return PoolReplay(trace, events, pool, policy, moments).run()
 
 
 @lru_cache(maxsize=4)

@@ -238,6 +238,7 @@ def traced(slots: Sequence[Slot]) -> Trace:
     """
     requests: list[Request] = []
     events: list[Event] = []
+    times: list[tuple[float, float]] = []
     clock: list[tuple[float, int, _Program]] = []
     for number, slot in enumerate(slots):
         heapq.heappush(clock, (slot.start_s, number, _Program(slot.sessions)))
@@ -250,6 +251,7 @@ def traced(slots: Sequence[Slot]) -> Trace:
             requests.append(Request(call.agent, session.name, call.prompt, call.output))
             events.append(("start", program.running))
             after = _OVERHEAD_S + _PREFILL_S * len(call.prompt) + _DECODE_S * len(call.output)
+            times.append((now, now + after))
         else:
             events.append(("finish", program.running))
             program.running = None
@@ -265,7 +267,7 @@ def traced(slots: Sequence[Slot]) -> Trace:
                     continue
                 after = _BETWEEN_SESSIONS_S
         heapq.heappush(clock, (now + after, number, program))
-    return Trace(requests, events)
+    return Trace(requests, events, times)
 
 
 class _Program:

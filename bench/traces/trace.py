@@ -37,6 +37,8 @@ class Trace:
 
     requests: Sequence[Request]
     events: Sequence[Event]
+    times: Sequence[tuple[float, float]] | None = None
+    """When each request arrived and finished, in seconds, if that is known."""
 
 
 ROUND_AGENT = "Patcher"

@@ -26,6 +26,7 @@ from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey, TreeNode
 from hive.server.agents.registry import OTHER, AgentRegistry
 from hive.server.eviction.accounting import ResidencyAccounting, Use
 from hive.server.eviction.base import EvictionPolicy, Weigh
+from hive.server.eviction.dialogues import HIT_BUCKETS, Dialogue, hit_bucket
 from hive.server.eviction.hints import Event, Hint
 from hive.server.eviction.leaves import LeafIndex
 from hive.server.eviction.node import DISCARDED, NodeRecord
@@ -182,16 +183,19 @@ class AgentAware(current().storing):  # type: ignore[misc]
         kept = [node for node in nodes if node.value is not None]
         free = [node for node in kept if node.lock_ref == 0]
         leaves = [node for node in free if all(child.value is None for child in node.children.values())]
+        paths = {dialogue: [0] * HIT_BUCKETS for dialogue in self.accounting.dialogues}
         resident: Counter[str] = Counter()
         held: Counter[str] = Counter()
         for node in kept:
             resident[node.hive.producer] += len(node.value)
             held[node.hive.agent] += len(node.value)
+            _add_to_path(paths, node.hive, len(node.value))
         evictable = sum(len(node.value) for node in free)
         protected = resident.total() - evictable
         for other in self._on_device_outside_tree():
             resident[other.hive.producer] += len(other)
             held[other.hive.agent] += len(other)
+            _add_to_path(paths, other.hive, len(other))
             if not other.own.leases and isinstance(self.evictable_leaves, LeafIndex):
                 leaves.append(other)
         for what, counted, found in (
@@ -200,6 +204,11 @@ class AgentAware(current().storing):  # type: ignore[misc]
             ("evictable leaves", _ids(self.evictable_leaves), _ids(leaves)),
             ("resident tokens by agent", dict(self.accounting.resident), dict(resident)),
             ("resident tokens by last user", dict(self.accounting.held), dict(held)),
+            (
+                "tokens on the paths of dialogues",
+                {dialogue.number: dialogue.path for dialogue in paths},
+                {dialogue.number: path for dialogue, path in paths.items()},
+            ),
         ):
             if counted != found:
                 raise IntegrityError(f"{what}: {counted} in the accounting, {found} in the tree")
@@ -387,6 +396,11 @@ def subtree(root: TreeNode) -> list[TreeNode]:
     for node in nodes:
         nodes.extend(node.children.values())
     return nodes
+
+
+def _add_to_path(paths: dict[Dialogue, list[int]], record: NodeRecord, tokens: int) -> None:
+    if record.dialogue is not None and record.on_path:
+        paths[record.dialogue][hit_bucket(record.hits)] += tokens
 
 
 def _ids(nodes: Iterable[TreeNode]) -> list[int]:

@@ -6,8 +6,10 @@ KV every slot holds what the KV there was computed from, so a match that leads t
 
 from __future__ import annotations
 
+import random
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from sglang.srt.mem_cache.radix_cache import RadixKey, TreeNode
 from hive.server.agents.registry import AgentRegistry
 from hive.server.agents.window import WindowSettings
 from hive.server.eviction.base import EvictionPolicy
+from hive.server.eviction.hints import EVENTS, Event, Hint
 from hive.server.eviction.policies import policy_of
 from hive.server.eviction.policies.density import DensityPolicy, DensitySettings
 from sglang_patches.cache.radix_cache import build_radix_cache, subtree
@@ -88,6 +91,8 @@ class KvPool:
         self._kv = torch.zeros(size + page, dtype=torch.int64)
         """By slot: a hash of all tokens up to the one whose KV is there."""
         self.requests = 0
+        self.now = 0.0
+        """Seconds.  While it is 0, requests come without times."""
 
     def _allocator(self) -> Any:
         if self.page == 1:
@@ -111,7 +116,9 @@ class KvPool:
         """A request arrives; it waits."""
         self.requests += 1
         self.agents.arrived(agent, session, len(prompt))
-        return PooledRequest(str(self.requests), prompt, agent, session)
+        req = PooledRequest(str(self.requests), prompt, agent, session)
+        req.hive.arrived_at = self.now
+        return req
 
     def admit(self, req: PooledRequest, chunk: int | None = None) -> bool:
         """Give a request its KV and prefill it, or the first tokens of it; False where there is no room."""
@@ -181,12 +188,31 @@ class KvPool:
         self.running.remove(req)
         req.release(self.cache, insert)
         self.table.free(req)
+        self.departed(req)
         self.agents.left(
             getattr(req, "hive", RequestState(None)).agent,
             cached_tokens=min(req.matched, len(req.origin_input_ids)),
             generated=len(req.output_ids),
             replayed=0,
         )
+
+    def time_passes(self, chance: random.Random) -> None:
+        """From now on requests come with times; some seconds later, a client may say what its session waits for."""
+        self.now += chance.choice([0.5, 3.0, 100.0])
+        session = chance.choice(["s", "t", "unknown"])
+        match chance.randrange(3):
+            case 0:
+                event = chance.choice([None, *EVENTS])
+                seconds = chance.choice([None, 0.0, 30.0]) if event is not None else None
+                hint = Hint(event, seconds, chance.choice([-5, 0, 9]), chance.choice([None, 0.0, 60.0]))
+                self.cache.hint(session, replace(hint, discard=chance.random() < 0.1), self.now)
+            case 1:
+                self.cache.observed(session, chance.choice(["tool", "human"]), self.now)
+
+    def departed(self, req: PooledRequest, event: Event | None = None) -> None:
+        """Say that a request is over, as the scheduler does if there are times."""
+        if self.now:
+            self.cache.departed(req, self.now, event)
 
     def retract(self, req: PooledRequest) -> None:
         """Send a running request back to the queue; it can be admitted again."""

@@ -247,6 +247,7 @@ class SegmentedPool(KvPool):
         self.requests += 1
         self.agents.arrived(who.get("agent"), who.get("session"), len(prompt))
         req = SegmentedRequest(str(self.requests), prompt, kv, **who)
+        req.hive.arrived_at = self.now
         self.kv.arrived(req)
         self.waiting.append(req)
         return req

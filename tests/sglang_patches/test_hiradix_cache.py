@@ -615,6 +615,10 @@ class TieredMachine(RuleBasedStateMachine):
         self.pool.cache.evict_host(tokens)
         assert self.pool.cache.accounting.summary() == before, "what is on the host is not resident"
 
+    @rule(seed=SEEDS)
+    def time_passes(self, seed: int) -> None:
+        self.pool.time_passes(random.Random(seed))
+
     @rule(session=st.sampled_from(["s", "t"]))
     def end_session(self, session: str) -> None:
         self.pool.end_session(session)

@@ -634,6 +634,13 @@ def lost(pool: KvPool) -> None:
     leaf.parent.children[99] = leaf.parent.children.pop(leaf.key.child_key(4))
 
 
+def miscounted(pool: KvPool) -> None:
+    pool.now = 1.0
+    pool.run(text(9, 20), "a", "s")
+    (dialogue,) = pool.cache.accounting.dialogues
+    dialogue.path[1] += 4
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -644,6 +651,10 @@ def lost(pool: KvPool) -> None:
         (counted_twice, "resident tokens by agent: {'a': 41} in the accounting, {'a': 40}"),
         (held_twice, "resident tokens by last user: {'a': 41} in the accounting, {'a': 40}"),
         (changed, r"leaves that have changed since they were indexed: \[\d+\]"),
+        (
+            miscounted,
+            r"tokens on the paths of dialogues: {1: \[20, 4, 0, 0\]} in the accounting, {1: \[20, 0, ",
+        ),
         (away, r"node \d+ is not in the tier that its record names"),
         (unrecorded, r"node \d+ is on the device without a record"),
         (cut, r"node \d+ has fewer slots than tokens"),
@@ -793,6 +804,10 @@ class CacheMachine(RuleBasedStateMachine):
         if self.pool.cache.policy is not None and self.pool.cache.policy.trims:
             page = self.pool.page
             assert evicted <= -(-max(tokens, self.pool.size // BATCH_SHARE) // page) * page
+
+    @rule(seed=SEEDS)
+    def time_passes(self, seed: int) -> None:
+        self.pool.time_passes(random.Random(seed))
 
     @rule(session=st.sampled_from(["s", "t", "unknown"]))
     def end_session(self, session: str) -> None:

@@ -708,6 +708,10 @@ class SegmentedMachine(RuleBasedStateMachine):
             case "flush" if chance.random() < 0.1 and not self.pool.running and not self.pool.waiting:
                 self.pool.flush()
 
+    @rule(seed=SEEDS)
+    def time_passes(self, seed: int) -> None:
+        self.pool.time_passes(random.Random(seed))
+
     @rule(tokens=st.integers(0, 25))
     def evict(self, tokens: int) -> None:
         there = self.pool.cache.evictable_size()

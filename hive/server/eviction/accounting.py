@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from weakref import WeakSet
 
 from hive.server.agents.registry import OTHER
 from hive.server.eviction.base import EvictionPolicy
@@ -63,6 +64,8 @@ class ResidencyAccounting:
     totals: dict[str, Tokens] = field(default_factory=dict)
     """By agent: every one that stored or used KV and was not forgotten."""
     retention: Retention = field(default_factory=Retention)
+    dialogues: WeakSet[Dialogue] = field(default_factory=WeakSet)
+    """Those that a session, a request or KV belongs to."""
     _some_retained: bool = False
     """Whether the policy knows of retained dialogues."""
     _retained_at: tuple[int, int] = (0, -1)
@@ -97,15 +100,15 @@ class ResidencyAccounting:
             producers[node.producer] = producers.get(node.producer, 0) + tokens
             if self.policy is not None:
                 self.policy.reused(node, tokens, self.clock)
-            self.joined(node, tokens, use)
-            self._leave_path(node, tokens)
+            _count_on_path(node, -tokens)
             node.hits += 1
             node.used = self.clock
             if node.on_device:
                 _take(self.held, node.agent, tokens)
                 self.held[use.agent] += tokens
             node.agent = use.agent
-            self._enter_path(node, tokens)
+            _join(node, use)
+            _count_on_path(node, tokens)
         if path:
             path[0][0].ends += 1
         return producers
@@ -116,35 +119,16 @@ class ResidencyAccounting:
         self.held[use.agent] += tokens
         self._total(use.agent).stored += tokens
         record = NodeRecord(use.agent, use.agent, self.clock, use.session)
-        record.dialogue = use.dialogue
-        self._enter_path(record, tokens)
+        if use.dialogue is not None:
+            record.dialogue, record.turn = use.dialogue, use.dialogue.turn
+            _count_on_path(record, tokens)
         return record
 
     def joined(self, node: NodeRecord, tokens: int, use: Use) -> None:
         """Note that a request holds a node's KV, too; a second session makes the node shared."""
-        if node.session is DISCARDED:
-            node.session = use.session
-        elif node.session is not use.session:
-            # A node without a session keeps none: which sessions share it is unknown.
-            node.shared = node.shared or (node.session is not None and use.session is not None)
-            node.session = None
-        if node.dialogue is not use.dialogue:
-            self._leave_path(node, tokens)
-            node.dialogue = None
-
-    def _leave_path(self, node: NodeRecord, tokens: int) -> None:
-        """Subtract a node that is on its dialogue's path, and on the device."""
-        dialogue = node.dialogue
-        if dialogue is not None and node.on_device and node.turn == dialogue.turn:
-            dialogue.path[hit_bucket(node.hits)] -= tokens
-
-    def _enter_path(self, node: NodeRecord, tokens: int) -> None:
-        """Put a node on its dialogue's path, and count it if it is on the device."""
-        dialogue = node.dialogue
-        if dialogue is not None:
-            node.turn = dialogue.turn
-            if node.on_device:
-                dialogue.path[hit_bucket(node.hits)] += tokens
+        _count_on_path(node, -tokens)
+        _join(node, use)
+        _count_on_path(node, tokens)
 
     def departed(self, use: Use, now: float, event: Event | None) -> None:
         """Note that a request has ended.
@@ -236,7 +220,7 @@ class ResidencyAccounting:
             matched, old = [0] * HIT_BUCKETS, 0
             for node, tokens in path:
                 if node.dialogue is dialogue and node.on_device:
-                    if node.turn == dialogue.turn:
+                    if node.on_path:
                         matched[hit_bucket(node.hits)] += tokens
                     else:
                         old += tokens
@@ -266,49 +250,49 @@ class ResidencyAccounting:
         tip = path[0][0] if path else None
         if tip is not None and tip.dialogue is not None and not tip.dialogue.named:
             dialogue = tip.dialogue
-            if dialogue.agent == use.agent and dialogue.idle and tip.turn == dialogue.turn:
+            if dialogue.agent == use.agent and dialogue.idle and tip.on_path:
                 return dialogue
         return self._begin(use)
 
     def _begin(self, use: Use) -> Dialogue:
         self._dialogues_begun += 1
-        return Dialogue(use.agent, use.session is not None, self._dialogues_begun)
+        dialogue = Dialogue(use.agent, use.session is not None, self._dialogues_begun)
+        self.dialogues.add(dialogue)
+        return dialogue
 
     def returned(self, node: NodeRecord, tokens: int, use: Use | None = None) -> None:
         """Count a node whose KV is on the device again: recomputed by ``use``, or loaded back from the host if None.
 
         Recomputing counts as a use, but not as a hit.  The request for which KV is loaded back is admitted later.
         """
+        node.on_device = True
         # An agent that is missing in the totals was forgotten while its KV lay on the host.  Counted by name, it would
         # be an agent that the registry does not know.
         if node.producer not in self.totals:
             node.producer = OTHER
         if node.agent not in self.totals:
             node.agent = OTHER
-        on_path = node.dialogue is not None and node.turn == node.dialogue.turn
         if use is not None:
             self._total(use.agent)
             node.agent = use.agent
             node.used = self.clock
-            self.joined(node, tokens, use)
-        node.on_device = True
-        if on_path or use is not None:
-            self._enter_path(node, tokens)
+            _join(node, use)
+        _count_on_path(node, tokens)
         self.resident[node.producer] += tokens
         self.held[node.agent] += tokens
         self._total(node.producer).stored += tokens
 
     def evicted(self, node: NodeRecord, tokens: int) -> None:
         """Count a node whose KV left the device."""
-        self._leave_path(node, tokens)
+        _count_on_path(node, -tokens)
         node.on_device = False
         _take(self.resident, node.producer, tokens)
         _take(self.held, node.agent, tokens)
         self._total(node.producer).evicted += tokens
         dialogue = node.dialogue
+        if self.policy is not None and dialogue is not None and node.on_path and not dialogue.named:
+            self.policy.lost(dialogue, self.now, self.clock)
         if self.policy is not None:
-            if dialogue is not None and not dialogue.named and node.turn == dialogue.turn:
-                self.policy.lost(dialogue, self.now, self.clock)
             self.policy.evicted(node, tokens, self.clock)
 
     def end_session(self, name: str) -> Session | None:
@@ -338,11 +322,10 @@ class ResidencyAccounting:
 
     def flushed(self) -> None:
         """Count an emptied tree; what the policy has learned stays."""
+        for dialogue in self.dialogues:
+            dialogue.path = [0] * HIT_BUCKETS
         self.resident.clear()
         self.held.clear()
-        for session in self._sessions.values():
-            for dialogue in session.dialogues.values():
-                dialogue.path = [0] * HIT_BUCKETS
 
     def summary(self) -> dict[str, dict[str, int]]:
         """Return, by agent that computed it: tokens resident now, and tokens stored and evicted since start."""
@@ -371,6 +354,25 @@ class ResidencyAccounting:
         if len(self._sessions) > MAX_SESSIONS:
             self._sessions.popitem(last=False)
         return session
+
+
+def _join(node: NodeRecord, use: Use) -> None:
+    if node.session is DISCARDED:
+        node.session = use.session
+    elif node.session is not use.session:
+        # A node without a session keeps none: which sessions share it is unknown.
+        node.shared = node.shared or (node.session is not None and use.session is not None)
+        node.session = None
+    if node.dialogue is not use.dialogue:
+        node.dialogue = None
+    elif node.dialogue is not None:
+        node.turn = node.dialogue.turn
+
+
+def _count_on_path(node: NodeRecord, tokens: int) -> None:
+    """Add tokens of a node to its dialogue's path, or subtract them, before the record changes and after."""
+    if node.dialogue is not None and node.on_path and node.on_device:
+        node.dialogue.path[hit_bucket(node.hits)] += tokens
 
 
 def _take(counter: Counter[str], agent: str, tokens: int) -> None:

@@ -26,7 +26,7 @@ def hit_bucket(hits: int) -> int:
     return min(hits, HIT_BUCKETS - 1)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Dialogue:
     """The state of one dialogue."""
 

@@ -54,6 +54,11 @@ class NodeRecord:
         """Whether no request can use it any more, because its only session has ended."""
         return self.session is not None and self.session.ended
 
+    @property
+    def on_path(self) -> bool:
+        """Whether its dialogue's last request used it."""
+        return self.dialogue is not None and self.turn == self.dialogue.turn
+
     def split(self) -> NodeRecord:
         """Return the record for the other half of a split node."""
         return replace(self)

@@ -2,8 +2,9 @@
 
 A class of dialogues is (agent, last event, rhythm).  For each class the predictor counts, by idle time, how often
 dialogues returned and how often they had not returned yet.  That gives the probability of a return per second (the
-hazard) at each idle time.  A class with little evidence is shrunk towards the same class over all agents, that one
-towards all dialogues with the same last event, and so on.
+hazard) at each idle time.  A class with little evidence is shrunk towards the same class over other agents, that one
+towards other dialogues with the same last event, and so on.  No evidence counts twice, so the hazard of a class that
+has all the evidence is that of all dialogues.
 
 A client that says when its session returns may be wrong.  The predictor learns how wrong: the mean and the variance of
 log(hinted / actual).  The hint is then evidence by Bayes' rule, on top of the survival curve of the class.
@@ -40,7 +41,7 @@ _EVENTS = len(_EVENT_NUMBERS)
 _KINDS = _EVENTS * RHYTHMS
 _ALL = _KINDS
 """The kind of all dialogues."""
-_EVIDENCE = 1.0
+_EVIDENCE = 0.3
 """Dialogues that were observed over a whole bin and weigh as much as the prior."""
 _HALF_LIFE = 4096
 """Admissions after which the weight of evidence is halved, and after which a dialogue that has not returned is counted
@@ -77,13 +78,21 @@ class Returns:
         self._weighed = 0
         self._refreshed: int | None = None
         self._version = 0
-        self._pooled: Array = np.zeros((_KINDS + 1, BINS))
+        self._pooled: Array = np.zeros((2, _KINDS + 1, BINS))
+        """Returned and lost dialogues of all agents, by kind."""
+        self._prior: Array = np.zeros((_KINDS + 1, BINS))
+        """Hazards of kinds, from the evidence of other kinds."""
         self._agents: tuple[Array, Array] = (self._returned, self._lost)
         self._waiting: dict[int, tuple[int, int, float, int]] = {}
         """By dialogue: (agent, kind, idle since, clock then)."""
         self._rows: dict[tuple[int, int, int | None], int] = {}
         self._keys: list[tuple[int, int, int | None]] = []
+        self._alive: Array = np.zeros((64, BINS + 1))
+        """By row: the probability that a dialogue has not returned when a bin begins, relative to the first."""
+        self._waited: Array = np.zeros((64, BINS + 1))
+        """The expected seconds that it has been waited for until then."""
         self._values: Array = np.zeros((64, BINS))
+        """NaN where it has not been needed."""
         self._versions = np.full(64, -1)
         self._errors = (0.0, 0.0, 0.0)
         """Of hints: their number, the sum of log(hinted / actual) and that of its squares."""
@@ -91,7 +100,9 @@ class Returns:
     def waits(self, dialogue: Dialogue, agent: int, clock: int) -> int:
         """Note that a dialogue has become idle; return the row of its values."""
         kind = _EVENT_NUMBERS[dialogue.event] * RHYTHMS + dialogue.rhythm
+        self._waiting.pop(dialogue.number, None)
         self._waiting[dialogue.number] = (agent, kind, dialogue.since, clock)
+        self._expire(dialogue.since, clock)
         return self.row(dialogue, agent)
 
     def row(self, dialogue: Dialogue, agent: int) -> int:
@@ -104,17 +115,21 @@ class Returns:
         hint = None
         if expected is not None:
             hint = min(_LONGEST_HINT, round(_HINTS_PER_DOUBLING * math.log2(1.0 + expected)))
-        key = (agent if len(self._keys) < _MOST_ROWS else -1, kind, hint)
-        return self._row_of(key)
+        return self._row_of(agent, kind, hint)
 
-    def _row_of(self, key: tuple[int, int, int | None]) -> int:
-        row = self._rows.get(key)
+    def _row_of(self, agent: int, kind: int, hint: int | None) -> int:
+        row = self._rows.get((agent, kind, hint))
+        if row is None and len(self._keys) >= _MOST_ROWS:
+            agent = -1
+            row = self._rows.get((agent, kind, hint))
         if row is None:
-            row = self._rows[key] = len(self._keys)
-            self._keys.append(key)
+            row = self._rows[agent, kind, hint] = len(self._keys)
+            self._keys.append((agent, kind, hint))
             if row == len(self._values):
-                self._values = np.concatenate([self._values, np.zeros_like(self._values)])
-                self._versions = np.concatenate([self._versions, np.full_like(self._versions, -1)])
+                self._alive, self._waited, self._values, self._versions = (
+                    np.concatenate([array, np.full_like(array, -1)])
+                    for array in (self._alive, self._waited, self._values, self._versions)
+                )
         return row
 
     def returned(self, dialogue: Dialogue, gap: float, clock: int) -> None:
@@ -143,10 +158,11 @@ class Returns:
 
     def forget(self, agent: int) -> None:
         """Drop what is known of one agent."""
-        if agent < len(self._returned):
-            self._returned[agent] = self._lost[agent] = 0.0
+        for counts in (self._returned, self._lost, *self._agents):
+            if agent < len(counts):
+                counts[agent] = 0.0
         self._waiting = {number: waited for number, waited in self._waiting.items() if waited[0] != agent}
-        self._refreshed = None
+        self._versions[[row for row, key in enumerate(self._keys) if key[0] == agent]] = -1
 
     def values(self, rows: NDArray[np.int32], idle: Array, now: float, clock: int) -> Array:
         """Return the values of waiting, in expected returns per second, [n].
@@ -161,9 +177,15 @@ class Returns:
         needed = np.unique(rows)
         stale = needed[self._versions[needed] != self._version]
         if len(stale):
-            self._values[stale] = self._estimate([self._keys[row] for row in stale.tolist()])
-            self._versions[stale] = self._version
-        values: Array = self._values[rows, bins_of(idle)]
+            self._estimate(stale)
+        bins = bins_of(idle)
+        values: Array = self._values[rows, bins]
+        unknown = np.isnan(values)
+        if unknown.any():
+            # Each dialogue needs one bin, and others of its class few more.
+            at = np.divmod(np.unique(rows[unknown] * BINS + bins[unknown]), BINS)
+            self._values[at] = _gittins(self._alive[at[0]], self._waited[at[0]], at[1])
+            values = self._values[rows, bins]
         return values
 
     def _of_agent(self, agent: int) -> tuple[Array, Array]:
@@ -184,6 +206,16 @@ class Returns:
         self._returned *= decay
         self._lost *= decay
 
+    def _expire(self, now: float, clock: int) -> None:
+        """Count dialogues as lost that have been idle for long."""
+        while self._waiting:
+            # They are in the order in which they became idle.
+            number, (agent, kind, since, clock_then) = next(iter(self._waiting.items()))
+            if clock - clock_then <= _HALF_LIFE:
+                break
+            del self._waiting[number]
+            self._count(self._of_agent(agent)[1], agent, kind, now - since, clock)
+
     def _refresh(self, now: float, clock: int) -> None:
         interval = min(_REFRESH * (1 + len(self._returned) // _AGENTS_PER_REFRESH), 1 + clock // 8)
         if self._refreshed is not None and clock - self._refreshed < interval:
@@ -191,10 +223,7 @@ class Returns:
         self._refreshed = clock
         self._version += 1
         self._weigh(clock)
-        for number, (agent, kind, since, clock_then) in list(self._waiting.items()):
-            if clock - clock_then > _HALF_LIFE:
-                del self._waiting[number]
-                self._count(self._of_agent(agent)[1], agent, kind, now - since, clock)
+        self._expire(now, clock)
         lost = self._lost.copy()
         if self._waiting:
             agents, kinds, begun, _ = (
@@ -204,30 +233,29 @@ class Returns:
             lost = np.concatenate([lost, np.zeros((grown, _KINDS, BINS))])
             np.add.at(lost, (agents, kinds, bins_of(np.maximum(now - begun, 0.0))), 1.0)
         self._agents = (self._returned, lost)
-        all_returned = self._returned.sum(axis=0).reshape(_EVENTS, RHYTHMS, BINS)
-        all_lost = lost.sum(axis=0).reshape(_EVENTS, RHYTHMS, BINS)
-        everyone = _hazard(all_returned.sum(axis=(0, 1)), all_lost.sum(axis=(0, 1)), _PRIOR)
-        by_event = _hazard(all_returned.sum(axis=1), all_lost.sum(axis=1), everyone)
-        pooled = _hazard(all_returned, all_lost, by_event[:, None]).reshape(_KINDS, BINS)
-        self._pooled = np.concatenate([pooled, everyone[None]])
+        by_kind = np.array([self._returned.sum(axis=0), lost.sum(axis=0)])
+        kinds = by_kind.reshape(2, _EVENTS, RHYTHMS, BINS)
+        events = kinds.sum(axis=2, keepdims=True)
+        everyone = events.sum(axis=1, keepdims=True)
+        prior = _hazard(events - kinds, _hazard(everyone - events, _PRIOR))
+        self._pooled = np.concatenate([by_kind, everyone.reshape(2, 1, BINS)], axis=1)
+        self._prior = np.concatenate([prior.reshape(_KINDS, BINS), _PRIOR[None]])
 
     def usual(self, agent: int) -> int:
         """Return the row of all of an agent's dialogues together."""
-        return self._row_of((agent if len(self._keys) < _MOST_ROWS else -1, _ALL, None))
+        return self._row_of(agent, _ALL, None)
 
-    def _estimate(self, keys: list[tuple[int, int, int | None]]) -> Array:
-        """Return the values of waiting by bin, [rows, BINS]."""
+    def _estimate(self, rows: NDArray[np.int32]) -> None:
+        """Estimate the survival curves of some rows."""
+        keys = [self._keys[row] for row in rows.tolist()]
         returned, lost = self._agents
         kinds = np.array([kind for _, kind, _ in keys])
-        hazard = self._pooled[kinds]
-        known = np.array([0 <= agent < len(returned) for agent, _, _ in keys])
-        if known.any():
-            agents = np.array([agent for agent, _, _ in keys])[known]
-            at = agents, np.minimum(kinds[known], _KINDS - 1)
-            every = (kinds[known] == _ALL)[:, None]
-            seen = np.where(every, returned[agents].sum(axis=1), returned[at])
-            unseen = np.where(every, lost[agents].sum(axis=1), lost[at])
-            hazard[known] = _hazard(seen, unseen, hazard[known])
+        own = np.zeros((2, len(keys), BINS))
+        for place, (agent, kind, _) in enumerate(keys):
+            if 0 <= agent < len(returned):
+                which = slice(None) if kind == _ALL else slice(kind, kind + 1)
+                own[:, place] = returned[agent, which].sum(axis=0), lost[agent, which].sum(axis=0)
+        hazard = _hazard(own, _hazard(self._pooled[:, kinds] - own, self._prior[kinds]))
         alive = np.exp(-np.cumsum(hazard * _WIDTHS, axis=-1))
         mass = -np.diff(alive, axis=-1, prepend=1.0)
         mass = np.concatenate([mass, alive[:, -1:]], axis=-1)
@@ -237,7 +265,13 @@ class Returns:
                 math.log(2.0) / _HINTS_PER_DOUBLING
             )
             mass[hinted] *= self._likelihood(log_hints)
-        return _gittins(mass)
+        alive = np.flip(np.cumsum(np.flip(mass, -1), axis=-1), -1)
+        # Within a bin, returns are spread evenly.
+        waited = np.cumsum((alive[:, 1:] + alive[:, :-1]) / 2 * _WIDTHS, axis=-1)
+        self._alive[rows] = alive
+        self._waited[rows] = np.concatenate([np.zeros((len(rows), 1)), waited], axis=-1)
+        self._values[rows] = np.nan
+        self._versions[rows] = self._version
 
     def _likelihood(self, log_hints: Array) -> Array:
         """Return how likely hints are, given the bin in which the dialogue returns, or that it never does."""
@@ -250,8 +284,12 @@ class Returns:
         return np.concatenate([likelihood, np.full((len(log_hints), 1), _OUTLIERS)], axis=-1)
 
 
-def _hazard(returned: Array, lost: Array, prior: Array) -> Array:
-    """Return the probability of a return per second by bin (the last axis), shrunk towards ``prior``."""
+def _hazard(counts: Array, prior: Array) -> Array:
+    """Return the probability of a return per second by bin (the last axis), shrunk towards ``prior``.
+
+    ``counts`` are the dialogues that returned and those that had not, [2, ..., BINS].
+    """
+    returned, lost = counts
     events = returned + lost
     later = np.flip(np.cumsum(np.flip(events, -1), axis=-1), -1) - events
     exposure = (later + events / 2) * _WIDTHS
@@ -260,24 +298,18 @@ def _hazard(returned: Array, lost: Array, prior: Array) -> Array:
     return hazard
 
 
-def _gittins(mass: Array) -> Array:
-    """Return the value of waiting by bin, [rows, BINS].
+def _gittins(alive: Array, waited: Array, bins: NDArray[np.int64]) -> Array:
+    """Return the values of waiting, [n].
 
     Args:
-        mass: in proportion to the probability of returning in each bin, and never, [rows, BINS + 1]; within a bin,
-            returns are spread evenly.
+        alive: the probability that the dialogue has not returned when a bin begins, [n, BINS + 1].
+        waited: the expected seconds until then, [n, BINS + 1].
+        bins: the bin from whose beginning it is waited on, [n].
     """
-    alive = np.flip(np.cumsum(np.flip(mass, -1), axis=-1), -1)
-    waited = np.concatenate(
-        [
-            np.zeros((len(mass), 1)),
-            np.cumsum((alive[:, 1:] + alive[:, :-1]) / 2 * _WIDTHS, axis=-1),
-        ],
-        axis=-1,
-    )
-    hits = alive[:, :-1, None] - alive[:, None, 1:]
-    seconds = waited[:, None, 1:] - waited[:, :-1, None]
-    later = np.triu(np.ones((BINS, BINS), bool))
+    at = np.arange(len(bins))
+    hits = alive[at, bins][:, None] - alive[:, 1:]
+    seconds = waited[:, 1:] - waited[at, bins][:, None]
+    later = np.arange(BINS) >= bins[:, None]
     values: Array = np.where(later, hits / np.maximum(np.where(later, seconds, 1.0), 1e-300), 0.0).max(
         axis=-1
     )

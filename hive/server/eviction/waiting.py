@@ -33,6 +33,8 @@ DISCARDED = -1.0
 """Worth of KV that its client does not need any more: below everything but the dead."""
 RETAINED = 1e6
 """Added to the worth of KV that a client wants to keep."""
+_WEIGHT, _WEIGHT_OF_HINTED = 0.5, 0.7
+"""Of the estimate by time to return, beside that by hit density; the second one if the client says when it returns."""
 _PRIORITY_DOUBLING = 10.0
 _SPAN = 256
 """Admissions over which their rate is measured."""
@@ -53,10 +55,15 @@ class Waiting:
         self._agent = np.zeros(_PLACES, np.int32)
         self._named = np.zeros(_PLACES, np.bool_)
         self._factor: Array = np.ones(_PLACES)
+        self._hinted = np.zeros(_PLACES, np.bool_)
         self._retained = np.zeros(_PLACES, np.bool_)
         self._discarded = np.zeros(_PLACES, np.bool_)
         self._used: Array = np.zeros((1, HIT_BUCKETS + 1))
         self._offered: Array = np.zeros((1, HIT_BUCKETS + 1))
+        self._parts: Array | None = None
+        """By agent, the parts of KV that next requests use; None if they have to be computed again."""
+        self._agents = 1
+        """One more than the highest number of an agent."""
         self._seconds = 1.0
         """Seconds between two admissions."""
         self._began: tuple[float, int] | None = None
@@ -80,9 +87,12 @@ class Waiting:
         self._turn[place] = (dialogue.turn + 1) % _TURNS
         self._since[place] = now
         self._agent[place] = agent
+        if agent >= self._agents:
+            self._agents, self._parts = agent + 1, None
         self._named[place] = dialogue.named
         self._usual[place] = self._returns.usual(agent)
         self._factor[place] = 1.0
+        self._hinted[place] = False
         self._discarded[place] = False
         self._row[place] = self._returns.row(dialogue, agent)
 
@@ -99,6 +109,7 @@ class Waiting:
         if place is None:
             return
         self._row[place] = self._returns.row(dialogue, agent)
+        self._hinted[place] = dialogue.expected is not None
         if hint.priority is not None:
             self._factor[place] = 2.0 ** (hint.priority / _PRIORITY_DOUBLING)
         if hint.event is not None or hint.discard is not None:
@@ -125,15 +136,16 @@ class Waiting:
         """Drop what is known of one agent."""
         if agent < len(self._used):
             self._used[agent] = self._offered[agent] = 0.0
+            self._parts = None
         self._returns.forget(agent)
 
     def worth(self, classes: NDArray[np.int32], now: float, clock: int, density: Density) -> Array:
         """Return the worth of nodes, in hits per token and admission, [n].
 
-        Two estimates are combined by their geometric mean.  One is the hit density of the node's class, times how much
-        more waiting for this dialogue is worth than for others of its agent that have been idle for as long.  The other
-        is the value of waiting, times the part of the KV that next requests use.  Anonymous dialogues are a mixture,
-        for which only the first is robust.
+        Two estimates are combined by a geometric mean: the hit density of the node's class, and the value of waiting
+        times the part of the KV that next requests use.  Anonymous dialogues are a mixture, for which only ratios are
+        robust.  Their worth is the hit density, times how much more waiting for this dialogue is worth than for others
+        that have been idle for as long.
         """
         codes = classes - FIRST_CLASS
         hits = codes % HIT_BUCKETS
@@ -143,12 +155,16 @@ class Waiting:
         agents = self._agent[places]
         value = self._returns.values(self._row[places], idle, now, clock)
         usual = self._returns.values(self._usual[places], idle, now, clock)
-        parts = self._parts()
+        if self._parts is None:
+            self._parts = self._parts_of_agents()
+        parts = self._parts
         on_path = self._turn[places] == turns
-        ratio = np.where(on_path, 1.0, parts[agents, _OFF_PATH] / parts[agents, hits])
-        by_class = density(agents, hits) * (value / usual) * ratio
-        by_return = parts[agents, np.where(on_path, hits, _OFF_PATH)] * value * self._seconds
-        worth: Array = np.where(self._named[places], np.sqrt(by_class * by_return), by_class / ratio)
+        part = parts[agents, np.where(on_path, hits, _OFF_PATH)]
+        by_class = density(agents, hits)
+        by_return = part * value * self._seconds
+        weight = np.where(self._hinted[places], _WEIGHT_OF_HINTED, _WEIGHT)
+        combined = (by_class * part / parts[agents, hits]) ** (1.0 - weight) * by_return**weight
+        worth: Array = np.where(self._named[places], combined, by_class * (value / usual))
         worth *= self._factor[places]
         worth += RETAINED * (self._retained[places] & on_path)
         worth[self._discarded[places]] = DISCARDED
@@ -164,16 +180,17 @@ class Waiting:
             more = np.zeros((max(agent + 1, 2 * len(self._used)) - len(self._used), HIT_BUCKETS + 1))
             self._used = np.concatenate([self._used, more])
             self._offered = np.concatenate([self._offered, more])
+        self._parts = None
         left = sum(dialogue.path) - sum(matched)
         self._used[agent] = self._used[agent] * _FADE + [*matched, old]
         self._offered[agent] = self._offered[agent] * _FADE + [*dialogue.path, max(left, old)]
 
-    def _parts(self) -> Array:
-        """By agent, the parts of KV that next requests use; an agent without evidence has those of all."""
+    def _parts_of_agents(self) -> Array:
+        # An agent without evidence has the parts of all.
         used, offered = self._used.sum(axis=0), self._offered.sum(axis=0)
         everyone = (used + _EVIDENCE * _PRIOR) / (offered + _EVIDENCE)
         parts: Array = (self._used + _EVIDENCE * everyone) / (self._offered + _EVIDENCE)
-        missing = int(self._agent.max()) + 1 - len(parts)
+        missing = self._agents - len(parts)
         if missing > 0:
             parts = np.concatenate([parts, np.tile(everyone, (missing, 1))])
         return parts

@@ -223,6 +223,20 @@ def test_an_anonymous_request_continues_the_idle_dialogue_that_it_matches(server
     assert first.dialogue is None, "two dialogues use it"
 
 
+def test_waiting_is_worth_what_is_usual_where_all_dialogues_are_of_one_class(server: Server) -> None:
+    for turn in range(60):
+        server.run(f"chat-{turn % 7}", 3.0 + 11.0 * (turn % 5), "human", agent=OTHER)
+    returns = server.policy._waiting._returns
+    dialogue = server.paths["chat-0"][0].dialogue
+    assert dialogue is not None
+    idle = np.geomspace(0.5, 1e4, 40)
+    own, usual = (
+        returns.values(np.full(40, row, np.int32), idle, server.now, server.accounting.clock)
+        for row in (returns.row(dialogue, 0), returns.usual(0))
+    )
+    np.testing.assert_allclose(own, usual)
+
+
 def test_requests_without_times_have_no_dialogue(server: Server) -> None:
     use = server.accounting.use("a", "s")
     server.accounting.admit(use, [])
