@@ -26,11 +26,14 @@ def test_retained_kv_stays_within_the_quota_until_its_time_is_over(tokens: int, 
     turn(pool, 0, tokens, "kept", 1.0)
     pool.cache.hint("kept", Hint("human", retain=100.0), 1.0)
     for number in range(1, 12):
-        turn(pool, number, 150, f"s{number}", 1.0 + number)
+        # Sessions that return soon, so that one that has been idle for longer is worth less.
+        for again in (0.0, 0.5):
+            turn(pool, number, 150, f"s{number}", 1.0 + number + again)
         pool.check()
     assert (pool.resident(text(0, tokens)) == tokens) is stays
     for number in range(12, 30):
-        turn(pool, number, 150, f"s{number}", 100.0 + number)
+        for again in (0.0, 0.5):
+            turn(pool, number, 150, f"s{number}", 100.0 + number + again)
     assert pool.resident(text(0, tokens)) < tokens
 
 

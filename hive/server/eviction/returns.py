@@ -51,6 +51,9 @@ _REFRESH = 32
 _AGENTS_PER_REFRESH = 16
 _HINTS_PER_DOUBLING = 4
 _LONGEST_HINT = 24 * _HINTS_PER_DOUBLING
+_NEVER = 1e-6
+"""Least probability that a dialogue never returns: the value of one that should have returned long ago falls."""
+_LOWEST = 1e-12
 _OUTLIERS = 0.02
 """Part of the hints that say nothing."""
 _HINT_EVIDENCE = 8.0
@@ -126,9 +129,10 @@ class Returns:
             row = self._rows[agent, kind, hint] = len(self._keys)
             self._keys.append((agent, kind, hint))
             if row == len(self._values):
-                self._alive, self._waited, self._values, self._versions = (
-                    np.concatenate([array, np.full_like(array, -1)])
-                    for array in (self._alive, self._waited, self._values, self._versions)
+                self._versions = np.concatenate([self._versions, np.full_like(self._versions, -1)])
+                self._alive, self._waited, self._values = (
+                    np.concatenate([array, np.zeros_like(array)])
+                    for array in (self._alive, self._waited, self._values)
                 )
         return row
 
@@ -258,7 +262,7 @@ class Returns:
         hazard = _hazard(own, _hazard(self._pooled[:, kinds] - own, self._prior[kinds]))
         alive = np.exp(-np.cumsum(hazard * _WIDTHS, axis=-1))
         mass = -np.diff(alive, axis=-1, prepend=1.0)
-        mass = np.concatenate([mass, alive[:, -1:]], axis=-1)
+        mass = np.concatenate([mass, alive[:, -1:] + _NEVER], axis=-1)
         hinted = [place for place, (_, _, hint) in enumerate(keys) if hint is not None]
         if hinted:
             log_hints = np.array([keys[place][2] for place in hinted], float) * (
@@ -289,7 +293,8 @@ def _hazard(counts: Array, prior: Array) -> Array:
 
     ``counts`` are the dialogues that returned and those that had not, [2, ..., BINS].
     """
-    returned, lost = counts
+    # Differences of sums can be negative by rounding.
+    returned, lost = np.maximum(counts, 0.0)
     events = returned + lost
     later = np.flip(np.cumsum(np.flip(events, -1), axis=-1), -1) - events
     exposure = (later + events / 2) * _WIDTHS
@@ -310,7 +315,5 @@ def _gittins(alive: Array, waited: Array, bins: NDArray[np.int64]) -> Array:
     hits = alive[at, bins][:, None] - alive[:, 1:]
     seconds = waited[:, 1:] - waited[at, bins][:, None]
     later = np.arange(BINS) >= bins[:, None]
-    values: Array = np.where(later, hits / np.maximum(np.where(later, seconds, 1.0), 1e-300), 0.0).max(
-        axis=-1
-    )
+    values: Array = np.where(later, hits / np.where(later, seconds, 1.0), 0.0).max(axis=-1, initial=_LOWEST)
     return values

@@ -237,6 +237,14 @@ def test_waiting_is_worth_what_is_usual_where_all_dialogues_are_of_one_class(ser
     np.testing.assert_allclose(own, usual)
 
 
+def test_a_dialogue_that_should_have_returned_long_ago_is_worth_little(server: Server) -> None:
+    for turn in range(300):
+        server.run(f"s-{turn % 3}", 1.0, "tool")
+    node = server.paths["s-0"][-1]
+    worth = [server.worth(node, after=after)[0] for after in (1.0, 100.0, 1e4, 1e5)]
+    assert worth[0] > worth[1] > worth[2] >= worth[3] > 0.0
+
+
 def test_requests_without_times_have_no_dialogue(server: Server) -> None:
     use = server.accounting.use("a", "s")
     server.accounting.admit(use, [])
@@ -277,3 +285,5 @@ def test_worth_is_finite_and_the_same_on_all_ranks(
     one, other = (rank.worth(*[node for path in rank.paths.values() for node in path]) for rank in ranks)
     assert one == other
     assert all(0.0 <= worth < 1e9 for worth in one)
+    curves = [rank.policy._waiting._returns._values for rank in ranks]
+    assert all((np.isnan(values) | (values >= 0.0) & (values < 1e3)).all() for values in curves)
