@@ -33,6 +33,8 @@ class DecodeRows:
     """Maximum number of tokens whose KV the rows of one batch read, counted per row."""
     prepare_adapters: Callable[[ForwardBatch], None] | None = None
     """Sets the adapter of each row in the LoRA layers; None on a server without adapters."""
+    pool: Any = None
+    """The engine's pool of keys and values, which knows about copies from the host."""
 
     @classmethod
     def of(cls, runner: ModelRunner, mode: Mode) -> DecodeRows:
@@ -70,6 +72,7 @@ class DecodeRows:
             graphs.max_bs if has_graphs else runner.max_running_requests,
             sum(part.nbytes for part in runner.model.parameters()) // kv,
             manager and manager.prepare_lora_batch,
+            pool,
         )
 
     def lengths_fit(self, prefixes: Sequence[int], lengths: Sequence[int]) -> bool:
@@ -101,6 +104,10 @@ class DecodeRows:
         # step.
         ends = batch.extend_seq_lens.cumsum(0) - 1
         rows = as_decode(batch)
+        copies = self.pool.layer_transfer_counter if self.pool is not None else None
+        if copies is not None:
+            # An extend waits for the KV of each layer that is loaded from the host; a graph of all layers does not.
+            copies.wait_until(copies.num_layers - 1)
         if self.prepare_adapters is not None:
             # The engine has prepared the adapters for the extend.
             self.prepare_adapters(rows)

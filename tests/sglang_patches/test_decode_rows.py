@@ -141,6 +141,19 @@ def test_every_row_has_the_adapter_of_its_request() -> None:
     assert happened == [1]
 
 
+def test_rows_wait_for_kv_that_is_loaded_from_the_host() -> None:
+    waited: list[int] = []
+    pool = SimpleNamespace(layer_transfer_counter=SimpleNamespace(num_layers=4, wait_until=waited.append))
+    happened: list[list[int]] = []
+
+    def forward(steps: ForwardBatch) -> Any:
+        happened.append(list(waited))
+        return SimpleNamespace(logits_output=SimpleNamespace(next_token_logits=steps.input_ids[:, None]))
+
+    DecodeRows(10, 10**9, pool=pool).run(extend([3, 0], [2, 3]), forward)
+    assert happened == [[3]], "for the last of four layers, before the step"
+
+
 def runner(graphs: Any, *, manager: Any = None, pool: type = MHATokenToKVPool, **flags: Any) -> Any:
     """A model of 4,000 bytes, whose KV takes 16 for a token in each of two layers."""
     graphs.max_bs = 24
@@ -173,7 +186,8 @@ NOTHING = DecodeRows(0, 0)
 def test_the_bounds_are_those_of_the_graphs_and_the_weights() -> None:
     graphs = DecodeCudaGraphRunner.__new__(DecodeCudaGraphRunner)
     for mode in ("auto", "on"):
-        assert DecodeRows.of(runner(graphs), mode) == DecodeRows(24, 4000 // (2 * 2 * 8))
+        rows = DecodeRows.of(runner(graphs), mode)
+        assert (rows.max_rows, rows.max_read_tokens) == (24, 4000 // (2 * 2 * 8))
     assert DecodeRows.of(runner(graphs), "off") == NOTHING
     for flag in ("enable_deterministic_inference", "disable_cuda_graph_padding", "enable_dp_attention"):
         assert DecodeRows.of(runner(graphs, **{flag: True}), "on") == NOTHING
