@@ -17,7 +17,13 @@ from hive.server.agents.window import WindowSettings
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("hive", "sglang_patches", "frontend/hive_frontend")
 
-SHOWN = frozenset({"hive/server/events/sessions.py", "hive/server/traffic_record.py"})
+SHOWN = frozenset(
+    {
+        "hive/server/events/sessions.py",
+        "hive/server/traffic_record.py",
+        "frontend/hive_frontend/runs/store.py",
+    }
+)
 """Modules that stamp what they show to people or write into records."""
 
 DATED = frozenset({"frontend/hive_frontend/client/http/transport.py"})
