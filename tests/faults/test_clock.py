@@ -21,6 +21,7 @@ SHOWN = frozenset(
     {
         "hive/server/events/sessions.py",
         "hive/server/traffic_record.py",
+        "frontend/hive_frontend/evaluation/runner.py",
         "frontend/hive_frontend/runs/store.py",
     }
 )

@@ -258,7 +258,7 @@ def test_what_tells_of_all_tenants_is_the_operators(client: httpx.Client) -> Non
 
 
 def test_registrations_are_small(client: httpx.Client) -> None:
-    answer = client.post("/hive/agents", content=b" " * 70_000, headers=USER)
+    answer = client.post("/hive/agents", content=b" " * 140_000, headers=USER)
     assert answer.status_code == 413
 
 

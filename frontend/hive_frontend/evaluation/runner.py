@@ -200,6 +200,8 @@ class _Runner:
         self._file = file
         self._on_case = on_case
         self._raises = raises
+        self._clock = time.time() - time.monotonic()
+        """Start of the monotonic clock, in seconds since 1970: the time of day may jump while cases run."""
         self._done: list[Case] = []
 
     def cases_of(self, arm: str) -> list[Case]:
@@ -239,16 +241,16 @@ class _Runner:
             return
         seed = self._seed + number + repetition * _STRIDE
         args, kwargs = arguments_of(arm.program, item, seed)
+        began = time.monotonic()
         case = Case(
             arm=name,
             item=number,
             repetition=repetition,
             seed=seed,
-            started=time.time(),
+            started=self._clock + began,
             seconds=0.0,
             usage=Totals(),
         )
-        began = time.monotonic()
         try:
             call = Call(arm.program, self._models[name], seed, arm.supervisor, arm.budget)
             result, case.usage = await call(*args, **kwargs)
