@@ -90,6 +90,10 @@ class CompileError(HiveError):
 # code must not swallow them, or a retry loop would never end.
 
 
+class NobodyToAsk(HiveError):
+    """`ask_human` in a run that has neither `on_question` nor a store or checkpoint in which it could wait."""
+
+
 class BudgetExceeded(BaseException):
     """A budget is spent. An agent may catch it by name; otherwise it ends the branch, and the search continues."""
 

@@ -185,7 +185,7 @@ async def arun(  # type: ignore[misc]  # mypy does not match it with `*args: *Ts
         "on_event": on_event,
     }
     own |= {"on_piece": on_piece, "trace": trace, "checkpoint": checkpoint, "replay": replay}
-    own |= {"store": store, "run_id": run_id, "on_question": on_question}
+    own |= {"store": store, "run_id": run_id, "on_question": on_question, "stop_at": stop_at}
     agent.check_keywords(len(args), [word for word, given in own.items() if given is not None])
     arguments = agent.bind(*args, **kwargs)
     if supervisor is not None:
@@ -231,7 +231,8 @@ async def arun(  # type: ignore[misc]  # mypy does not match it with `*args: *Ts
         async with session:
             await search.search(arguments)
         if log is not None:
-            log.finish(repr(search.results[0].value) if search.results else None, search.questions)
+            outcome = repr(search.results[0].value) if search.results else None
+            log.finish(outcome, search.questions, stopped=search.stopped)
     best = search.best_unfinished
     return RunResult(
         results=tuple(result for state in search.results if (result := result_of(state)) is not None),
@@ -247,23 +248,21 @@ async def arun(  # type: ignore[misc]  # mypy does not match it with `*args: *Ts
     )
 
 
-def synchronous(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Return `run` for `arun`: it takes the arguments of `work`."""
+def synchronous(work: Callable[P, Coroutine[Any, Any, T]], *, stops: bool = False) -> Callable[P, T]:
+    """Return `run` for `arun`: it takes the arguments of `work`.
+
+    Ctrl-C cancels the work; if it is a run that `stops`, it ends it with what it has found.
+    """
 
     @functools.wraps(work, assigned=("__module__",))
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `arun` from synchronous code, on uvloop's event loop if uvloop is installed.
-
-        If an event loop is already running, as in a notebook, the search runs in a separate thread. Ctrl-C stops the
-        run, which then returns what it has found; if that is nothing, `KeyboardInterrupt` is raised.
-        """
         running: list[asyncio.Task[Any]] = []
 
         async def search() -> T:
             if (task := asyncio.current_task()) is not None:
                 running.append(task)
             try:
-                return await _stoppable(work(*args, **kwargs))
+                return await (_stoppable if stops else _awaited)(work(*args, **kwargs))
             finally:
                 # The event loop ends here, so close all connections made in it, including those of agents' own clients.
                 if isinstance(model := kwargs.get("model"), Client):
@@ -284,7 +283,15 @@ def synchronous(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
         f"Run `{work.__name__}` from synchronous code, on uvloop's event loop if uvloop is installed.\n\n"
         "If an event loop is already running, as in a notebook, the work is done in a separate thread."
     )
+    if stops:
+        run.__doc__ += (
+            " Ctrl-C stops the run,\nwhich then returns what it has found, or raises `KeyboardInterrupt`."
+        )
     return run
+
+
+async def _awaited(work: Coroutine[Any, Any, T]) -> T:
+    return await work
 
 
 async def _stoppable(work: Coroutine[Any, Any, T]) -> T:
@@ -326,7 +333,7 @@ if TYPE_CHECKING:
     def run(agent: Any, /, *args: Any, **kwargs: Any) -> RunResult[Any]: ...  # type: ignore[misc]
 
 else:
-    run = synchronous(arun)
+    run = synchronous(arun, stops=True)
 
 
 def _in_thread(work: Callable[[], R], running: list[asyncio.Task[Any]]) -> R:

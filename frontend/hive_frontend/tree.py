@@ -372,7 +372,7 @@ li:target > .row, li:target > details > summary > .row { outline:3px solid var(-
 .text { display:block; white-space:pre-wrap; overflow-wrap:anywhere;
   font:13px/1.45 ui-monospace,Menlo,Consolas,monospace; }
 .text.value { color:var(--result); font-weight:600; } .text.failure { color:var(--dead); }
-.text.tool::before { content:"\2192 "; color:var(--soft); }
+.text.tool::before { content:"\\2192 "; color:var(--soft); }
 .vote { display:inline-block; margin:0 6px 2px 0; padding:0 7px; border:1px solid var(--line);
   border-radius:6px; }
 .text summary { cursor:pointer; } .text i { color:var(--soft); }

@@ -19,7 +19,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from hive_frontend.agents import Agent
 from hive_frontend.client.contract import Client
 from hive_frontend.client.http.client import as_client
-from hive_frontend.errors import BranchFailed, BudgetExceeded, NoModelError, SupervisorError
+from hive_frontend.errors import BranchFailed, BudgetExceeded, HiveError, NoModelError, SupervisorError
 from hive_frontend.evaluation.calls import Call, Function, arguments_of, code_of, name_of
 from hive_frontend.evaluation.case_file import CaseFile
 from hive_frontend.evaluation.report import Case, Comparison, Evaluation, Score
@@ -254,6 +254,11 @@ class _Runner:
         try:
             call = Call(arm.program, self._models[name], seed, arm.supervisor, arm.budget)
             result, case.usage = await call(*args, **kwargs)
+            if isinstance(result, RunResult) and result.questions:
+                asked = ", ".join(repr(question.text) for question in result.questions)
+                raise HiveError(
+                    f"the run waits for people, who are asked {asked}; resume it when they have answered"
+                )
             case.value = _as_json(result.value if isinstance(result, RunResult) else result)
             case.seconds = time.monotonic() - began
             found, case.scoring = await Call(self._scorer, self._judge, seed)(item, result)

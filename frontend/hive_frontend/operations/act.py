@@ -28,7 +28,7 @@ from hive_frontend.client.tools import (
     checked_choice,
     model_tools,
 )
-from hive_frontend.errors import JournalError, StepsExceeded
+from hive_frontend.errors import ForkError, JournalError, NobodyToAsk, NoModelError, StepsExceeded
 from hive_frontend.operation import Call
 from hive_frontend.operations.call import Prompt, gather, gen
 from hive_frontend.operations.fork import Memo, copy
@@ -56,22 +56,28 @@ class ToolUse(Tool):
         return (_Shown(self.call.shown),)
 
     async def perform(self, transition: Transition) -> str:
-        result: str = self.problem if self.problem is not None else await Tool.perform(self, transition)
+        # A fork of a run may have given the tool another result, as JSON.
+        result = _text(self.problem if self.problem is not None else await Tool.perform(self, transition))
         transition.results = (result,)
         return result
 
     async def _call(self, transition: Transition) -> str:
         try:
-            result = await Tool._call(self, transition)
-            return str(result) if isinstance(result, str) else to_json(result, fallback=str).decode()
+            return _text(await Tool._call(self, transition))
+        except (ForkError, JournalError, NobodyToAsk, NoModelError):
+            raise  # Mistakes of the program, about which the model can do nothing.
         except Exception as error:
-            if isinstance(error, JournalError) or (transition.run is not None and transition.run.ends(error)):
+            if transition.run is not None and transition.run.ends(error):
                 raise
             _log.info("tool %s, called by a model, failed", self.name, exc_info=True)
             return f"Error: {type(error).__name__}: {error}"
 
     def __fork__(self, memo: Memo) -> ToolUse:
         return replace(self, function=copy(self.function, memo), kwargs=copy(self.kwargs, memo))
+
+
+def _text(result: Any) -> str:
+    return str(result) if isinstance(result, str) else to_json(result, fallback=str).decode()
 
 
 def _use(call: ToolCall, tools: Sequence[ModelTool]) -> ToolUse:

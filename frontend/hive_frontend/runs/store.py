@@ -298,16 +298,19 @@ class StoreLog(Log):
             )
         return None
 
-    def finish(self, outcome: str | None, questions: tuple[Question, ...]) -> None:
-        """Record that the run has ended with this outcome, or that it waits for the answers to questions."""
+    def finish(self, outcome: str | None, questions: tuple[Question, ...], *, stopped: bool) -> None:
+        """Record that the run has ended with this outcome, or that it waits for the answers to questions.
+
+        A run that was `stopped` early may go on, and then ask what is open now.
+        """
         with _reported(self._path), _transaction(self._connection):
             asked = {question.at for question in questions}
             for question in _questions(self._connection, self._number):
-                if question.at not in asked:  # Its branch was dropped.
+                if question.at not in asked and not stopped:  # Its branch was dropped.
                     self._connection.execute(
                         "DELETE FROM questions WHERE run = ? AND at = ?", (self._number, question.at)
                     )
-            self._end(None if questions else "finished", outcome)
+            self._end(None if questions or stopped else "finished", outcome)
 
     def fail(self, error: Exception) -> None:
         """Record that an error has ended the run, unless it kept it from beginning."""

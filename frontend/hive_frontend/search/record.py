@@ -215,7 +215,9 @@ class RunRecord(RunContract):
         results = self.results
         return SearchTree(
             agent=self._agent,
-            nodes=[_node(self._records[state]) for state in sorted(self._records, key=_tree_order)],
+            nodes=[
+                _node(self._records[state], self.stopped) for state in sorted(self._records, key=_tree_order)
+            ],
             best=results[0].id if results else None,
         )
 
@@ -271,10 +273,10 @@ def _tree_order(state: State) -> tuple[Path, ...]:
     return state.order
 
 
-def _node(record: _Record) -> TreeNode:
+def _node(record: _Record, stopped: bool) -> TreeNode:
     state = record.state
     status: Status = "expanded" if state.fired else "pruned"
-    if state.kind == "waiting" and state.unfinished:
+    if state.kind == "waiting" and state.unfinished and not stopped:
         status = "waiting"
     if state.kind == "final":
         status = "result" if record.of_run else "returned"

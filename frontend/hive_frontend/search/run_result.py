@@ -56,7 +56,7 @@ class RunResult(Generic[R]):
     @property
     def best(self) -> Result[R] | None:
         """The best result. If the run was stopped or its budget spent before any result, the state with the best score,
-        which is not `finished`. None if every branch failed."""
+        which is not `finished`. None if every branch failed or waits for people."""
         return self.results[0] if self.results else self._unfinished
 
     @property
@@ -81,5 +81,9 @@ class RunResult(Generic[R]):
             f"{totals.wall_s:.1f} s",
             f"seed {self.seed}",
         ]
-        best = "no result: every branch failed" if self.best is None else repr(self.best)
+        best = repr(self.best)
+        if self.best is None:
+            waits, stopped = "it waits for people", "the run was stopped"
+            why = waits if self.questions else stopped if self.stopped else "every branch failed"
+            best = f"no result: {why}"
         return f"<pre>{escape(best)}</pre><p>{', '.join(facts)}</p>{self.tree._repr_html_()}"

@@ -417,7 +417,7 @@ class Search:
 
     def _take_offer(self) -> None:
         """Make the best offer a result, unless a branch has returned one that is as good."""
-        best = self._offering
+        best = None if self.agent.program.is_generator else self._offering
         if best is None or any(best_first(final)[0] <= best_first(best)[0] for final in self.finals):
             return
         assert isinstance(best.score, Offer)

@@ -19,7 +19,7 @@ from hive_frontend.client.http.client import as_client
 from hive_frontend.client.reply import Reply
 from hive_frontend.client.request_span import request_span, set_answer
 from hive_frontend.client.tool_text import answer_now, complete
-from hive_frontend.errors import HiveError, JournalError, NoModelError, Suspended
+from hive_frontend.errors import HiveError, JournalError, NobodyToAsk, NoModelError, Suspended
 from hive_frontend.operation import Operation, enter, leave
 from hive_frontend.operations.budget import Budget, Meter
 from hive_frontend.operations.choice import AskHuman
@@ -391,7 +391,7 @@ class Session:
                     journal.add_answer(key, asked, put, checked)
                 return checked
         if journal is None:
-            raise HiveError(
+            raise NobodyToAsk(
                 f"nobody can answer {put.text!r}: give the run on_question=..., or a store=... in which it waits"
             )
         if (found := journal.ask(key, asked, put)) is None:
